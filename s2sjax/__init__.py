@@ -5,13 +5,15 @@ run = s2sjax.train(experiment, "runs/mine")      trains an experiment
 swept = s2sjax.sweep(experiment, {"seed": [0, 1]}, "runs/seeds")      trains it with several values of some settings
 s2sjax.compare("runs/g2p", "runs/mine")          tests whether their scores differ significantly
 s2sjax.get_data("tatoeba")                       gets a public data set and returns its folder
+s2sjax.import_pretrained("opus-mt-en-de", "runs/opus")       imports a model of Hugging Face as a run
+s2sjax.export(run, "exported")                   writes a run as a folder that transformers or CTranslate2 load
 
 See docs/python.md.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -57,7 +59,7 @@ def train(
 
     file = None
     if isinstance(experiment, str | Path):
-        file, experiment = experiment, run.load_experiment(experiment)
+        file, experiment = experiment, run.load_experiment(experiment, lambda e: Path(folder or f"runs/{e.name}"))
     trained, _ = run.train(experiment, folder or f"runs/{experiment.name}", file, init, init_assets, accept_code)
     return trained
 
@@ -93,7 +95,8 @@ def sweep(
 
     several = dict(experiment) if isinstance(experiment, Mapping) else {"": experiment}
     files = {name: each for name, each in several.items() if isinstance(each, str | Path)}
-    loaded = {name: run.load_experiment(file) for name, file in files.items()}
+    place = lambda e: Path(folder or f"runs/{e.name}-sweep")
+    loaded = {name: run.load_experiment(file, place) for name, file in files.items()}
     experiments: Any = several | loaded
     first = next(iter(experiments.values()))
     options = sweeps.Options(
@@ -144,3 +147,35 @@ def data_path(path: str) -> Path:
             table.missing(found) or f"there is no file {found}: run s2sjax data get {table.find(name).name}"
         )
     return found
+
+
+def import_pretrained(
+    source: str | Path,
+    out: str | Path,
+    *,
+    source_language: str | None = None,
+    target_language: str | None = None,
+    test: Sequence[str | Path] = (),
+) -> Run:
+    """Imports a folder of Hugging Face as a run, and returns it. Prints what was read, and what was not taken.
+
+    source: a folder with config.json, model.safetensors and the files of the tokenizer. out: the run folder to write.
+    source_language, target_language: codes of a model of many languages, such as eng_Latn. test: text files to evaluate
+    on, as of `config.TextFiles`.
+    """
+    from s2sjax.runs import pretrained
+
+    return pretrained.import_pretrained(
+        source, out, source_language=source_language, target_language=target_language, test=test
+    )
+
+
+def export(run: Run | str | Path, out: str | Path, kind: str = "hf", *, dtype: str | None = None) -> Path:
+    """Writes the best checkpoint of a run as a folder that other libraries load, and returns the folder.
+
+    kind: hf, for transformers' AutoModelForSeq2SeqLM, or ctranslate2. dtype: float32, float16 or bfloat16, by default
+    that of the imported model, or float32.
+    """
+    from s2sjax.runs import pretrained
+
+    return pretrained.export(load(run) if isinstance(run, str | Path) else run, out, kind, dtype=dtype)

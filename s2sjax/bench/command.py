@@ -15,6 +15,7 @@ _OF_LAYERS = (
 OPTIONS = dict.fromkeys(_OF_LAYERS, ("layers",)) | {
     "run": ("serve",), "size": ("train", "decode", "sweep"), "only": ("train", "decode", "sweep"),
     "out": ("layers", "train", "decode", "sweep"), "dtype": ("layers", "sweep"), "members": ("sweep",),
+    "model": ("decode",),
 }  # fmt: skip
 """benchmarks to which each option belongs"""
 
@@ -48,4 +49,6 @@ def bench(options: argparse.Namespace, start_jax: Callable[..., object]) -> None
     given = options.size, options.rounds, options.only, Path(options.out or f"runs/bench/{options.subject}")
     if options.subject == "sweep":
         return sweep_speed.bench(*given, options.members or (), options.dtype)
-    return {"train": train_speed, "decode": decode_speed}[options.subject].bench(*given)
+    if options.subject == "decode":
+        return decode_speed.bench(*given, options.model)
+    return train_speed.bench(*given)

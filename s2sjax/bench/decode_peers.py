@@ -1,4 +1,4 @@
-"""The model of `s2sjax bench decode` in other libraries: MarianMT of `transformers`, and the same in CTranslate2.
+"""The model of `s2sjax bench decode` in other libraries: `transformers` and CTranslate2, exported by `s2sjax.interop`.
 
 build(size, beam, source [B, S]) makes a peer, which decodes the batch once per call.
 """
@@ -10,13 +10,16 @@ import tempfile
 import time
 from collections.abc import Callable
 from functools import partial
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import jax
 import numpy as np
 
-from s2sjax import config
+from s2sjax import config, interop, models
 from s2sjax.bench.peers import Once, torch_device
+from s2sjax.data.text.vocabulary import Vocabulary
+from s2sjax.interop import ctranslate2_format
 
 
 class Size(NamedTuple):
@@ -30,23 +33,23 @@ class Size(NamedTuple):
     dtype: str
 
 
-def _marian(s: Size) -> Any:
-    """MarianMT with random weights of the same sizes. Its decoder starts with <pad>."""
+def parameters(s: Size) -> Any:
+    """Random parameters in float32; those of all libraries."""
+    module, ids = models.build(s.model, s.vocabulary, s.vocabulary), np.ones((1, 1), np.int32)
+    return jax.jit(module.init)(jax.random.key(0), ids, ids)["params"]
+
+
+def _of_transformers(s: Size) -> Any:
+    """The same model in `transformers`, by `s2sjax.interop`."""
     os.environ.setdefault("TORCHINDUCTOR_FORCE_DISABLE_CACHES", "1")  # measure the compile times of a first run
     import torch
-    from transformers import MarianConfig, MarianMTModel
+    from transformers import AutoConfig, AutoModelForSeq2SeqLM
 
-    torch.manual_seed(0)
-    c = s.model
-    settings = MarianConfig(
-        vocab_size=s.vocabulary, decoder_vocab_size=s.vocabulary, d_model=c.width,
-        encoder_layers=c.encoder_layers, decoder_layers=c.decoder_layers,
-        encoder_attention_heads=c.heads, decoder_attention_heads=c.heads,
-        encoder_ffn_dim=c.feedforward, decoder_ffn_dim=c.feedforward, activation_function="relu",
-        max_position_embeddings=512, pad_token_id=s.vocabulary - 1, eos_token_id=0, forced_eos_token_id=0,
-        decoder_start_token_id=s.vocabulary - 1, scale_embedding=True, dropout=0.0,
-    )  # fmt: skip
-    return MarianMTModel(settings).eval()
+    page, tensors = interop.dump(s.model, jax.device_get(parameters(s)), np.arange(s.vocabulary))
+    model = AutoModelForSeq2SeqLM.from_config(AutoConfig.for_model(**page))
+    model.load_state_dict({name: torch.tensor(array) for name, array in tensors.items()}, strict=False)
+    model.tie_weights()
+    return model.eval()
 
 
 class Transformers:
@@ -56,7 +59,7 @@ class Transformers:
         import torch
 
         device = torch_device()
-        self._model = _marian(s).to(device, getattr(torch, s.dtype))
+        self._model = _of_transformers(s).to(device, getattr(torch, s.dtype))
         self._ids = torch.tensor(source, dtype=torch.long, device=device)
         self._shape = len(source), s.tokens + 1
         self._options: dict[str, Any] = {
@@ -93,25 +96,18 @@ class Transformers:
 
 
 def ctranslate2(s: Size, beam: int, source: np.ndarray, int8: bool = False) -> Once:
-    """The same MarianMT, converted to CTranslate2. Its vocabulary is <eos>, <unk>, and the ids as words."""
+    """The same model in CTranslate2, by `s2sjax.interop`. Its tokens are the ids as words."""
     import ctranslate2
-    from ctranslate2.converters.transformers import MarianMTLoader
 
-    spec = MarianMTLoader().get_model_spec(_marian(s))
-    words = ["</s>", "<unk>", *map(str, range(2, s.vocabulary - 1))]  # the loader removes <pad>
-    spec.register_source_vocabulary(words)
-    spec.register_target_vocabulary(words)
-    spec.config.eos_token, spec.config.unk_token, spec.config.decoder_start_token = "</s>", "<unk>", "</s>"
-    spec.validate()
-    spec.optimize(quantization=None)
+    words = Vocabulary("words", map(str, range(4, s.vocabulary)))
     kind = s.dtype if not int8 else "int8" if s.dtype == "float32" else f"int8_{s.dtype}"
     with tempfile.TemporaryDirectory() as folder:
-        spec.save(folder)
+        ctranslate2_format.write(Path(folder), s.model, jax.device_get(parameters(s)), words, words)
         device = "cuda" if jax.default_backend() == "gpu" else "cpu"
         # As many threads as XLA uses: one for each core available to this process.
         threads = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
         translator = ctranslate2.Translator(folder, device=device, compute_type=kind, intra_threads=threads)
-    lines = [[str(token) for token in np.minimum(row, s.vocabulary - 2)] for row in source]
+    lines = [words.pieces(row) for row in source]
     longest = {"min_decoding_length": s.tokens, "max_decoding_length": s.tokens}
 
     def once() -> None:

@@ -34,6 +34,24 @@ SIZES = {
         {"beam 5, batch 64": (5, 64), "beam 5, batch 1": (5, 1), "greedy, batch 512": (1, 512)}, "bfloat16",
     ),
 }  # fmt: skip
+_NLLB = config.Transformer(
+    width=1024, heads=16, feedforward=4096, encoder_layers=12, decoder_layers=12, norm="pre", sinusoids="tensor2tensor",
+    first_position=1, epsilon=1e-5, tie="all", decoder_start="eos", dropout=0.0,
+)  # fmt: skip
+_T5 = config.Transformer(
+    width=768, heads=12, feedforward=3072, encoder_layers=12, decoder_layers=12, norm="pre", normalization="rms",
+    biases=False, positions="relative", tie="all", scale_embedding=False, scale_output=True, decoder_start="pad",
+    dropout=0.0,
+)  # fmt: skip
+_MARIAN = config.Transformer(activation="swish", epsilon=1e-5, tie="all", decoder_start="pad", dropout=0.0)
+PRETRAINED = {
+    name: Size(model, vocabulary, 32, 32, {"beam 5, batch 64": (5, 64), "beam 5, batch 1": (5, 1)}, dtype)
+    for name, model, vocabulary, dtype in (
+        ("marian", _MARIAN, 58_101, "bfloat16"), ("t5-base", _T5, 32_128, "bfloat16"),
+        ("nllb-600m", _NLLB, 256_206, "bfloat16"),
+    )
+}  # fmt: skip
+"""pretrained models at their sizes, with random weights; float32 on a CPU"""
 OURS: dict[str, quantization.Precision] = {"s2sjax": "trained", "s2sjax int8": "int8"}
 COLUMNS = (
     Column("library", "", 36, "  {}".format),
@@ -46,10 +64,18 @@ COLUMNS = (
 )
 
 
-def bench(size: str | None = None, rounds: int = 5, only: Sequence[str] = (), out: Path | None = None) -> None:
-    """Prints the rows of each search and writes decode.csv and decode.json. The default size depends on the device."""
-    size = size or default_size()
-    s = SIZES[size]
+def bench(
+    size: str | None = None, rounds: int = 5, only: Sequence[str] = (), out: Path | None = None,
+    model: str | None = None,
+) -> None:  # fmt: skip
+    """Prints the rows of each search and writes decode.csv and decode.json. The default size depends on the device.
+
+    model: a row of PRETRAINED instead of a size.
+    """
+    size = model or size or default_size()
+    s = {**SIZES, **PRETRAINED}[size]
+    if model and jax.default_backend() == "cpu":
+        s = s._replace(dtype="float32")
     runs = peers.select(s.runs, only, "search")
     environment = result_files.environment()
     if out:
@@ -103,7 +129,7 @@ class Decoder:
 
     def __init__(self, s: Size, beam: int, source: np.ndarray, kind: quantization.Precision):
         module = models.build(s.model, s.vocabulary, s.vocabulary, s.dtype)
-        params = jax.jit(module.init)(jax.random.key(0), source[:1], source[:1])["params"]
+        params = decode_peers.parameters(s)
         if kind == "trained" and s.dtype == "bfloat16":
             kind = "bfloat16"
         options = config.Search(beam_size=beam, max_length=s.tokens, min_length=s.tokens, precision=kind)

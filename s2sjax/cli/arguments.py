@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any, NamedTuple
 
-from s2sjax.cli import align_command, commands, data_command, sweep_command
+from s2sjax.cli import align_command, commands, data_command, pretrained_command, sweep_command
 from s2sjax.errors import UserError, nearest
 from s2sjax.version import __version__
 
@@ -301,6 +301,23 @@ COMMANDS = (
         option("--folder DIR", "the folder of the data sets (default: $S2SJAX_DATA, or data)"),
         flag("--offline", "download nothing; name what is missing (also: S2SJAX_OFFLINE=1)"),
     )),
+    Command("import", pretrained_command.import_run, "import a pretrained model of Hugging Face as a run", (
+        option("folder FOLDER", "a folder with config.json, model.safetensors and the files of the tokenizer"),
+        option("run RUN", "the run folder to write"),
+        option("--source-language CODE", "for a model of many languages: language of the sources, such as eng_Latn"),
+        option("--target-language CODE", "for a model of many languages: language of the outputs"),
+        option("--test FILE", "text to evaluate on: a TSV file, or a source file and a target file", nargs="+",
+               default=[]),
+    )),
+    Command("export", pretrained_command.export_run, "write a Transformer as a folder that other libraries load", (
+        option("run RUN", "a run folder, such as runs/multi30k"),
+        option("folder FOLDER", "the folder to write"),
+        option("--format", "hf for transformers (default), or ctranslate2", choices=["hf", "ctranslate2"],
+               default="hf"),
+        option("--dtype", "dtype of the tensors (default: that of the imported model, or float32)",
+               choices=["float32", "float16", "bfloat16"]),
+        TRUST,
+    )),
     Command("models", commands.models, "list the named models: paper, family, number of weights, description", tuple(
         option(f"--{side}-size N", f"entries of the {side} vocabulary, for the number of weights (default: 32000)",
                type=int, default=32_000) for side in ("source", "target")
@@ -326,6 +343,8 @@ COMMANDS = (
         option("--run RUN", "serve: the run folder whose server is measured"),
         option("--size", "size of the models of train, decode, sweep (default: small on a CPU, base on an accelerator)",
                choices=["small", "base"]),
+        option("--model NAME", "decode: the size of a pretrained model, with random weights",
+               choices=["marian", "t5-base", "nllb-600m"]),
         option("--only NAME", "measure only models (train, sweep) or searches (decode) with NAME in their name; can "
                "be repeated", action="append", default=[]),
         option("--out DIR", "the folder for results as CSV and JSON, and figures (default: runs/bench/NAME)"),

@@ -291,7 +291,8 @@ def read_experiment(options: argparse.Namespace, fields: list[str]) -> Any:
     from s2sjax.core import tables
     from s2sjax.runs import experiment_file
 
-    experiment = experiment_file.load_experiment(options.subject)
+    place, trusted = partial(_run_folder, options, fields), getattr(options, "trust", False)
+    experiment = experiment_file.load_experiment(options.subject, place, trusted)
     changed = {}
     if name := getattr(options, "model", None):
         if not isinstance(getattr(experiment, "model", None), config.ModelSettings | config.Pair):
@@ -312,6 +313,15 @@ def read_experiment(options: argparse.Namespace, fields: list[str]) -> Any:
     if options.name in ("train", "sweep", "prepare"):
         data_command.offer(config.missing_data(experiment))
     return experiment
+
+
+def _run_folder(options: argparse.Namespace, fields: list[str], experiment: Any) -> Path:
+    """The folder of the run or the sweep that a command trains."""
+    if options.name == "sweep":
+        return Path("runs") / (options.sweep_name or f"{experiment.name}-sweep")
+    names = [value for field, value in zip(fields, [*fields[1:], ""]) if field == "--name"]
+    names += [field.partition("=")[2] for field in fields if field.startswith("--name=")]
+    return Path((options.name == "train" and options.out) or Path("runs") / (names or [experiment.name])[-1])
 
 
 def trust(options: argparse.Namespace) -> None:

@@ -25,6 +25,7 @@ EXTRAS = {
     "pictures": "photos, as in flickr8k.py",
     "frames": "frames and Parquet files",
     "datasets": "Hugging Face datasets",
+    "pretrained": "models of Hugging Face",
     "notebooks": "executing the notebooks",
     "docs": "building the site, make docs",
     "dev": "tests and linters",

@@ -14,6 +14,8 @@ from s2sjax.errors import UserError, nearest
 
 INTERNAL = ("command", "parser", "subject", "help", "name", "takes_fields", "launched", "owners")
 """attributes of parsed options that are not options"""
+FILE_ONLY = ("init",)
+"""fields of an experiment that a file sets, and no command: other fields have been taken from what they name"""
 
 
 def check_command(known: argparse.Namespace, argument: str) -> None:
@@ -32,7 +34,7 @@ def override(known: argparse.Namespace, settings: Any, arguments: list[str], cha
     """
     import tyro
 
-    kind = type(settings)
+    kind, hidden = type(settings), {name: getattr(settings, name) for name in FILE_ONLY if hasattr(settings, name)}
     settings = _draft(settings, changed)
     names = list(_field_names(settings))
     options = [name.replace("_", "-") for name in vars(known) if name not in INTERNAL]
@@ -54,7 +56,7 @@ def override(known: argparse.Namespace, settings: Any, arguments: list[str], cha
                 type(settings), default=settings, args=["--help"] if known.help else arguments, description=title,
                 config=(tyro.conf.FlagConversionOff, tyro.conf.AvoidSubcommands), use_underscores=True,
             )  # fmt: skip
-            return kind(**_values(found))
+            return kind(**_values(found) | hidden)
     except SystemExit:
         if not known.help:
             raise UserError(_one_line(_written(printed))) from None
@@ -67,12 +69,14 @@ def _draft(settings: Any, changed: Mapping[str, Any]) -> Any:
     """The settings with other values, whose combination is not checked: it may be valid with the fields that follow."""
     unchecked = {"__module__": type(settings).__module__, "__post_init__": lambda self: None}
     name, bases = type(settings).__name__, (type(settings),)
-    draft = dataclasses.make_dataclass(name, (), bases=bases, namespace=unchecked, frozen=True)
+    hidden = [(name, str, dataclasses.field(default="", init=False)) for name in FILE_ONLY if hasattr(settings, name)]
+    draft = dataclasses.make_dataclass(name, hidden, bases=bases, namespace=unchecked, frozen=True)
     return draft(**_values(settings) | dict(changed))
 
 
 def _values(settings: Any) -> dict[str, Any]:
-    return {field.name: getattr(settings, field.name) for field in dataclasses.fields(settings) if field.init}
+    names = [field.name for field in dataclasses.fields(settings) if field.init and field.name not in FILE_ONLY]
+    return {name: getattr(settings, name) for name in names}
 
 
 def _renamed(argument: str, names: Sequence[str]) -> str:
@@ -90,6 +94,8 @@ def _renamed(argument: str, names: Sequence[str]) -> str:
 def _field_names(settings: Any, prefix: str = "") -> Iterator[str]:
     for field in dataclasses.fields(settings):
         value = getattr(settings, field.name)
+        if not prefix and field.name in FILE_ONLY:
+            continue
         if dataclasses.is_dataclass(value):
             yield from _field_names(value, f"{prefix}{field.name}.")
         else:

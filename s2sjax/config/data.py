@@ -223,9 +223,12 @@ Normalize = Literal["none", "nfc", "nfkc", "nfkc_lower"]
 
 @settings
 class Text:
-    """Conversion of text to ids. `words` are separated by spaces; `subwords` are SentencePiece's."""
+    """Conversion of text to ids. `words` are separated by spaces; `subwords` are SentencePiece's.
 
-    unit: Literal["characters", "words", "subwords"] = "characters"
+    `pretrained` is the tokenizer of an imported model, which normalizes the text itself.
+    """
+
+    unit: Literal["characters", "words", "subwords", "pretrained"] = "characters"
     """unit of text that one id stands for"""
     normalize: Normalize = "nfc"
     """Unicode normalization of the text: none, NFC, NFKC, or NFKC in lower case"""
@@ -353,10 +356,11 @@ class PlainText:
     """file of the text evaluated at the end"""
     origin: str = ""
     """source of the files, for the error if one is missing"""
-    unit: Literal["words", "characters"] = "words"
-    """unit of a token; words are separated by blanks, and several blanks in a row count as one character"""
+    unit: Literal["words", "characters", "subwords", "pretrained"] = "words"
+    """unit of a token; words are separated by blanks, and several blanks in a row count as one, except for the
+    tokenizer of an imported model (pretrained), which reads every line as it is"""
     min_count: int = 1
-    """minimum count of a token; rarer ones become <unk>"""
+    """minimum count of a word or a character; rarer ones become <unk>"""
     batch_size: int = 20
     """number of streams of the training text: rows of a batch"""
     steps: int = 70
@@ -367,6 +371,8 @@ class PlainText:
     """batches that Grain's threads prepare in advance"""
     corpus: Corpus | None = None
     """corpus in the place of files: each of its sources is a line"""
+    size: int = 8000
+    """number of subwords"""
 
     @property
     def buckets(self) -> tuple[tuple[int], ...]:
@@ -379,6 +385,7 @@ class PlainText:
 
     def __post_init__(self):
         at_least(1, self, "data", "batch_size", "steps", "min_count")
+        at_least(5, self, "data", "size")
         at_least(0, self, "data", "prefetch")
         check_text(self)
 

@@ -61,15 +61,17 @@ def check_vocabularies(
         same = [one.fingerprint for one in train.vocabularies()] == [source.fingerprint, target.fingerprint]
         require(same, f"{train.folder} was prepared with other vocabularies: use the raw corpus, or prepare it again")
     for side, vocabulary in (("source", source), ("target", target)):
-        for name in ("unit", "normalize"):
+        # A pretrained tokenizer normalizes text itself: the setting has no effect.
+        for name in ("unit",) if vocabulary.unit == "pretrained" else ("unit", "normalize"):
             wanted, there = getattr(getattr(data, side), name), getattr(vocabulary, name)
             require(
                 there == wanted,
                 f"the {side} vocabulary of --init-assets has {name} {there}, but data.{side}.{name} is {wanted}: "
                 "make them equal",
             )
+    # The sides of a pretrained model may split text differently and share the ids, and so the embeddings.
     require(
-        not data.shared or source.fingerprint == target.fingerprint,
+        not data.shared or source.all_pieces == target.all_pieces,
         "data.shared is set, but the vocabularies of --init-assets differ: unset it",
     )
     for tag in data.corpus.tags if isinstance(data.corpus, config.Mixture) else ():

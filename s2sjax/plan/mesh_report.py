@@ -10,6 +10,7 @@ from s2sjax.core.backend.device import on_cpu
 from s2sjax.errors import UserError
 from s2sjax.plan import chips, recorded_errors
 from s2sjax.plan.cost_model import USABLE, Mesh, Prediction, Program
+from s2sjax.runs import initial_settings
 from s2sjax.tasks.task import Task, task_of
 
 LINES = 8
@@ -69,7 +70,7 @@ def task_with_assets(experiment: config.Experiment, sizes: tuple[int, int] | Non
         return task.replace(assets=task.assumed_assets(sizes))
     try:
         data = task.read()
-        return task.replace(task.resolve_defaults(data), task.learn_assets(data))
+        return task.replace(task.resolve_defaults(data), initial_settings.assets_of(task, data))
     except UserError as error:
         raise UserError(f"{error}; or give --source-size and --target-size, then no data is needed") from error
 

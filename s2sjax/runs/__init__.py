@@ -4,6 +4,7 @@ experiment_file   imports an experiment file and the files beside it
 stored_code       the code that a run folder keeps
 lock              one process at a time trains in a folder
 folder            config.json and assets of a run
+initial_settings  the settings that an experiment takes from another run
 evaluations       the results and outputs of an evaluation
 dev_evaluation    evaluation during training
 train_run         the stages of training: resolve, open the folder, build, fit

@@ -22,6 +22,7 @@ from s2sjax import config
 from s2sjax.core.backend import device
 from s2sjax.data.batching import batch_plan
 from s2sjax.errors import UserError
+from s2sjax.runs import initial_settings
 from s2sjax.runs.train_run import make_init_fn
 from s2sjax.tasks.task import task_of
 from s2sjax.training import jax_settings
@@ -38,7 +39,7 @@ def debug(experiment: config.Experiment, report: Callable[[str], None]) -> None:
     task: Any = task_of(experiment)
     with working("reading the data"):
         data = task.read()
-        task = task.replace(task.resolve_defaults(data), task.learn_assets(data))
+        task = task.replace(task.resolve_defaults(data), initial_settings.assets_of(task, data))
         task.check_examples("train", data)
         columns = task.columns(data)
     e = task.experiment

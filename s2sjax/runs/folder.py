@@ -3,6 +3,7 @@
 config.json         the experiment, fingerprints of its data and assets, and the run it was initialized from, if any
 code/               the experiment file and the files it imports: see stored_code.py
 assets/             vocabularies and statistics, learned from the data before training
+pretrained/         what an export to the original format needs, if the model was imported: see pretrained.py
 data/               training, dev and test examples given in memory (config.InMemory)
 checkpoints/        see training/checkpoints/manager.py
 metrics.jsonl, samples.txt, nonfinite.jsonl, tensorboard/      see training/run_log.py
@@ -16,6 +17,8 @@ from __future__ import annotations
 
 import contextlib
 import json
+import shutil
+from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 from typing import Any, cast
@@ -33,6 +36,10 @@ from s2sjax.version import __version__
 CONFIG, ASSETS, DATA = "config.json", "assets", "data"
 ORDER = "batch_order"
 """entry of config.json; without it, the order of the buckets depends on the seed (`Plan.order_by_seed`)"""
+TAKEN = "init_settings"
+"""entry of config.json: the settings that the experiment has taken from the run of its field `init`"""
+PRETRAINED = "pretrained"
+"""folder of a run that was imported, or whose parameters come from one: see pretrained.py"""
 SWEEP = "sweep.json"
 """file of a folder whose folders are the runs of a sweep: see sweep_results.py"""
 # Fields that may change when a run is continued: they affect its length, speed and logging, not its results.
@@ -48,6 +55,31 @@ def open_task(folder: Path, trust: bool = False) -> Task:
         stored_code.trust(stored_code.read(folder).files)
     page = read_config(folder)
     return _with_assets(folder, page, task_of(_experiment(folder, page)).load_data(folder / DATA))
+
+
+def read_experiment(folder: Path) -> config.Experiment:
+    """The experiment of a run."""
+    check_run(folder)
+    return _experiment(folder, read_config(folder))
+
+
+def taken_settings(folder: Path, init: Path) -> dict[str, Any] | None:
+    """The settings that the run in a folder has taken from the run `init`, by dotted name; None if it has not.
+
+    Those of a run with code of its own are read from `init` if it still exists: the code that is stored with them
+    includes the experiment file, which may have changed.
+    """
+    page = read_config(folder)
+    if not page or page[TAKEN] is None or Path(page["experiment"].get("init", "")).name != init.name:
+        return None
+    stored, found = stored_code.read(folder), {}
+    if stored.needed and (init / CONFIG).is_file():
+        return None
+    with tables.within(stored_code.execute(folder, stored) if stored.needed else stored_code.NOTHING):
+        for name, value in page[TAKEN].items():
+            with contextlib.suppress(UserError):  # code of the other run that this one does not use is not stored
+                found[name] = config.from_json(value)
+    return found
 
 
 def check_run(folder: Path, remedy: str = "name another folder") -> None:
@@ -69,13 +101,16 @@ def start_task(
     assets: Assets | None = None,
     accept_code: bool = False,
     learned: Assets | None = None,
+    taken: dict[str, Any] | None = None,
+    check: Callable[[Task], None] = lambda task: None,
 ) -> Task:
     """Starts a run in `folder`, or continues the one there if it has the same experiment and data. Returns its task.
 
     The schedule keeps the length with which the run began unless the experiment sets another. code: the code
     of the experiment, which is copied into the run. init: the run that provides the initial parameters. assets: assets
     of that run, used instead of learning new ones. accept_code: continue even if the code has changed. learned: assets
-    that another run has learned from the same data with the same settings.
+    that another run has learned from the same data with the same settings. taken: the settings that a new run has taken
+    from `init`. check: raises if a new run cannot be trained, before anything is written.
     """
     page, train = read_config(folder), cast(Any, experiment.train)
     steps = train.schedule_steps or schedule_steps(page) or train.steps
@@ -95,12 +130,16 @@ def start_task(
         _check_unused(folder)
         learned = task.learn_assets(data) if learned is None and assets is None else learned
         task = task.replace(assets=learned if assets is None else task.adopt_assets(data, assets))
+        check(task)
         for name, asset in task.assets.items():
             asset.save(folder / ASSETS, name)
         stored_code.keep(folder, code)
+        if init and multihost.is_leader() and (Path(init) / PRETRAINED).is_dir():
+            shutil.copytree(Path(init) / PRETRAINED, folder / PRETRAINED, dirs_exist_ok=True)
     if multihost.is_leader():
         task.save_data(folder / DATA)
         kept = {"init": init or page.get("init"), ORDER: page[ORDER] if page else "by epoch"}
+        kept[TAKEN] = page[TAKEN] if page else taken and {name: config.to_json(each) for name, each in taken.items()}
         _write(folder, task, fingerprint, kept)  # last: a folder with a config.json is complete
     return task
 
@@ -196,7 +235,7 @@ def read_config(folder: Path) -> dict:
         page = json.loads((folder / CONFIG).read_text(encoding="utf-8"))
         found = {name: page[name] for name in ("data", "assets", "experiment")}
         dict(found["assets"])
-        found |= {"init": page.get("init"), ORDER: page.get(ORDER)}
+        found |= {"init": page.get("init"), ORDER: page.get(ORDER), TAKEN: page.get(TAKEN)}
     except (OSError, ValueError, TypeError) as error:
         raise _unreadable(folder, error) from None
     except KeyError as error:
@@ -204,14 +243,14 @@ def read_config(folder: Path) -> dict:
     return found
 
 
-def _write(folder: Path, task: Task, fingerprint: str, kept: dict[str, str | None]) -> None:
+def _write(folder: Path, task: Task, fingerprint: str, kept: dict[str, Any]) -> None:
     page = {
         "s2sjax": __version__,
         "data": fingerprint,
         "assets": _fingerprints(task.assets),
         "experiment": config.to_json(task.experiment),
     }
-    page |= {name: value for name, value in kept.items() if value}
+    page |= {name: value for name, value in kept.items() if value is not None}
     replace_file(folder / CONFIG, json.dumps(page, indent=2) + "\n")
 
 
@@ -226,7 +265,7 @@ def _check_unused(folder: Path) -> None:
     """Raises if a folder contains anything but what a run may leave that was killed before it wrote config.json."""
     if folder.exists() and not folder.is_dir():
         raise UserError(f"{folder} is a file, not a folder: give another --out")
-    left = {stored_code.FOLDER, ASSETS, DATA, f".{CONFIG}.partial", lock.NAME}
+    left = {stored_code.FOLDER, ASSETS, DATA, PRETRAINED, f".{CONFIG}.partial", lock.NAME}
     if folder.is_dir() and {path.name for path in folder.iterdir()} - left:
         raise UserError(f"{folder} contains something that is not a run: give another --out")
 

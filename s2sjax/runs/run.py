@@ -211,7 +211,9 @@ class Run:
         if mesh:
             template = meshes.with_shardings(template, mesh, self.task.rules if mesh.shape["tensor"] > 1 else ())
         checkpoints = self.checkpoints(read_only=True)
-        return checkpoints.restore_average(average, template) if average else checkpoints.restore_params(template)
+        restore = partial(checkpoints.restore_average, average) if average else checkpoints.restore_params
+        params, step = restore(template)
+        return self.task.merged(params), step
 
     def check_ensemble(self, others: Sequence[Run]) -> None:
         """Raises if the runs cannot form an ensemble with this one."""
@@ -255,13 +257,17 @@ def train(
     """Trains an experiment in a folder. Returns the run, and the result with the final state.
 
     Continues from the newest checkpoint if there is one. Only one process, or pod, at a time can train in a folder.
-    Ctrl-C saves, then raises KeyboardInterrupt. file: the experiment file, which is copied into the folder. init: the
-    run from which a new run takes its initial parameters; with `init_assets`, also its vocabularies. accept_code:
-    continue a run whose code has changed, which is refused otherwise.
+    Ctrl-C saves, then raises KeyboardInterrupt. file: the experiment file, which is copied into the folder; then the
+    experiment already has the settings that its field `init` takes (`load_experiment`). init: the run from which a new
+    run takes its initial parameters; with `init_assets`, also its vocabularies. accept_code: continue a run whose code
+    has changed, which is refused otherwise.
     """
-    from s2sjax.runs import train_run  # imports Optax, which is slow
+    from s2sjax.runs import initial_settings, train_run  # imports Optax, which is slow
 
-    with lock.held(path := config.local_path(path)):
+    path = config.local_path(path)
+    if file is None:
+        experiment = initial_settings.take(config.resolve_paths(experiment, Path.cwd()), path)
+    with lock.held(path):
         inputs = train_run.resolve(experiment, path, file, init, init_assets)
         task = train_run.open_folder(inputs, path, init_assets=init_assets, accept_code=accept_code)
         training = train_run.build(inputs, task, path)

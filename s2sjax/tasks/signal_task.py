@@ -19,7 +19,7 @@ from s2sjax.data.signals.signal_examples import Signal, Signals, check_labels, f
 from s2sjax.evaluate.metrics.corpus_metrics import MetricResult, mean_result
 from s2sjax.evaluate.metrics.edit_distance import distance
 from s2sjax.evaluate.prediction.batched_apply import DOUBLINGS
-from s2sjax.tasks.task import Task, abstract
+from s2sjax.tasks.task import Assets, Task, abstract
 
 
 class Transcript(NamedTuple):
@@ -94,6 +94,22 @@ class SignalTask(Task):
     def fingerprint(self, data: Sequence[Signal]) -> str:
         return fingerprint(data)
 
+    def adopt_assets(self, data: Sequence[Signal], assets: Assets) -> Assets:
+        """Takes the statistics of the features of a run with the same labels. An n-gram model is that of this data."""
+        found = self.learn_assets(data)
+        require(
+            all(type(assets.get(name)) is type(mine) for name, mine in found.items()),
+            f"the other run has no features and labels of {type(self.experiment).__name__}: leave out --init-assets",
+        )
+        counts = [each["features"].features for each in (assets, found)]
+        labels = [_names(each[self.label_column]) for each in (assets, found)]
+        for what, (theirs, mine) in (("number of features", counts), ("alphabet", labels)):
+            require(
+                theirs == mine,
+                f"the other run has the {what} {theirs!s:.100}, and data.corpus {mine!s:.100}: leave out --init-assets",
+            )
+        return {**found, "features": assets["features"]}
+
     def frame_columns(self, data: Sequence[Signal], labels: Mapping[str, Ragged]) -> Columns:
         """The normalised frames of each example, and the column of its labels if any."""
         features = self.assets["features"]
@@ -138,3 +154,8 @@ class SignalTask(Task):
     def show(self, example: Signal, output: Transcript) -> str:
         right = "✓" if output.labels == example.labels else f"({' '.join(example.labels)})"
         return f"{example.name}  ->  {output}  {right}"
+
+
+def _names(labels: Any) -> tuple[str, ...]:
+    """The labels of an alphabet, or of a vocabulary."""
+    return tuple(labels.alphabet if hasattr(labels, "alphabet") else labels.all_pieces)

@@ -70,6 +70,7 @@ class SearchExperiment(Experiment):
 
     decode_fields: ClassVar = ("search",)
     evaluate_fields: ClassVar = ("search", "evaluate")
+    init_fields: ClassVar[tuple[str, ...]] = ("model", "search")
     free_fields: ClassVar[tuple[str, ...]] = (
         "data.corpus.folder", "search", "evaluate.dev_examples", "evaluate.samples", "evaluate.batch_size",
         "evaluate.drawn",
@@ -206,10 +207,16 @@ class Task(ABC):
         return {}
 
     def adopt_assets(self, data: Any, assets: Assets) -> Assets:
-        """Adapts the assets of another run (`s2sjax train --init-assets`). Raises if they do not fit."""
-        raise UserError(
-            f"{type(self.experiment).__name__} has no assets to take from another run: leave out --init-assets"
-        )
+        """Adapts the assets of another run (`--init-assets`, or the field `init`). Raises if they do not fit.
+
+        By default it takes those of a run that has assets of the same names and types.
+        """
+        needed = self.learn_assets(data)
+        if any(type(assets.get(name)) is not type(mine) for name, mine in needed.items()):
+            raise UserError(
+                f"{type(self.experiment).__name__} has no assets to take from another run: leave out --init-assets"
+            )
+        return {name: assets[name] for name in needed}
 
     def load_assets(self, folder: Path, names: Sequence[str]) -> Assets:
         """Reads the assets that `Asset.save` has written, by name."""
@@ -284,6 +291,10 @@ class Task(ABC):
     def transfer_rows(self, other: Task) -> Mapping[str, Rows | None]:
         """Maps rows of parameters between the vocabularies of two runs, by path (training/checkpoints/transfer.py)."""
         return {}
+
+    def merged(self, params: Params) -> Params:
+        """The parameters to predict with, in which low-rank adapters, if there are any, are merged."""
+        return params
 
     @property
     def rules(self) -> Rules:

@@ -19,7 +19,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array
 
-from s2sjax import config, models
+from s2sjax import config, layers, models
 from s2sjax.config import encoder_and_decoder, require
 from s2sjax.data import text
 from s2sjax.data.batching.columns import AnyColumns, Buckets, Columns
@@ -40,7 +40,10 @@ from s2sjax.training.train_state import Loss
 def check_network(network: config.ModelConfig, search: config.Search, train: config.Train, places: int) -> None:
     """Raises if settings cannot work with a front end. places: the most positions that the encoder reads."""
     encoder, decoder = encoder_and_decoder(network)
-    require(decoder.tie != "all", "model.network.tie 'all' requires a source of words: set it 'output' or 'none'")
+    require(
+        not decoder.ties_embeddings,
+        f"model.network.tie {decoder.tie!r} requires a source of words: set it 'output' or 'none'",
+    )
     plain = config.Search()
     for name in ("nbest", "max_source", "max_ratio", "min_ratio"):
         require(
@@ -111,6 +114,12 @@ class EncoderDecoderTask(Task):
         init, key = self.module_in("float32", source, target).init, jax.random.key(0)
         params = jax.eval_shape(init, key, self.source_example(), jnp.ones((1, 1), jnp.int32))["params"]
         return {path: leaf.shape for path, leaf in named_leaves(params)}
+
+    def merged(self, params: Any) -> Any:
+        scales = dict(zip(("encoder", "decoder"), (side.adapter_scale for side in encoder_and_decoder(self.network))))
+        return {
+            name: layers.merge_adapters(part, scales[name]) if name in scales else part for name, part in params.items()
+        }
 
     @property
     def rules(self) -> Rules:
@@ -256,6 +265,10 @@ class GenerationTask(EncoderDecoderTask):
 
         return predict
 
+    def drawn_examples(self, split: str, count: int) -> list[Any]:
+        """The first examples of a split, to draw."""
+        return self.examples(split)[:count]
+
     def figures(self, folder: Path, mesh: jax.sharding.Mesh, restore: Callable[[], Any]) -> list[Path]:
         """Draws some held-out examples with the attention of their outputs."""
         count, split = self.experiment.evaluate.drawn, self.default_split
@@ -265,7 +278,9 @@ class GenerationTask(EncoderDecoderTask):
         if not generator.attends:
             print("this model has no attention: attention.png is not drawn")
             return []
-        examples, params, path = self.examples(split)[:count], restore(), folder / "attention.png"
+        examples, params, path = self.drawn_examples(split, count), restore(), folder / "attention.png"
+        if not examples:
+            return []
         outputs = self.predictor(mesh)(params, examples)
         weights = generator.attention(params, self.columns_with(examples, outputs))
         if multihost.is_leader():

@@ -53,6 +53,7 @@ class Translation(SearchExperiment):
     show: tuple[str, ...] = ()
     """texts to decode after training"""
 
+    init_fields: ClassVar = ("model", "data.source", "data.target", "data.shared", "search")
     # The location of the data may change, its fingerprint may not. The metrics may not change, because the scores of
     # two metrics cannot tell which checkpoint is best.
     free_fields: ClassVar = (
@@ -67,12 +68,12 @@ class Translation(SearchExperiment):
         self.check_name()
         encoder, decoder = encoder_and_decoder(self.model)
         require(
-            decoder.tie != "all" or self.data.shared,
-            "model.tie 'all' requires one vocabulary for both sides: set data.shared",
+            not decoder.ties_embeddings or self.data.shared,
+            f"model.tie {decoder.tie!r} requires one vocabulary for both sides: set data.shared",
         )
         require(
             decoder.tie == "none" or not self.data.target.spelling.on,
-            f"model.tie {decoder.tie!r} uses the target's embedding table as output layer, and "
+            f"model.tie {decoder.tie!r} uses the target's embedding table twice, and "
             "data.target.spelling.on replaces that table: set model.tie none",
         )
         require(
@@ -287,7 +288,7 @@ class TranslationTask(EncoderDecoderTask):
         found: dict[str, Rows | None] = {}
         shapes = self.parameter_shapes()
         grown = {"source": (1, 0), "target": (0, 1)}
-        if encoder_and_decoder(self.experiment.model)[1].tie == "all":
+        if encoder_and_decoder(self.experiment.model)[1].ties_embeddings:
             grown = {"target": (1, 1)}  # one table for both sides, stored as the target's
         for side, more in grown.items():
             mine, theirs = self.assets[side], other.assets.get(side)

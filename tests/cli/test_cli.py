@@ -39,8 +39,8 @@ experiment = Translation(
 
 
 NAMES = (
-    "train, sweep, prepare, evaluate, results, compare, report, decode, serve, score, align, data, models, launch, "
-    "plan, bench, doctor"
+    "train, sweep, prepare, evaluate, results, compare, report, decode, serve, score, align, data, import, export, "
+    "models, launch, plan, bench, doctor"
 )
 
 
@@ -193,7 +193,7 @@ def test_pretended_devices_have_threads_enough_to_wait_in_several_collectives(ca
         (["train", "PAGE", "--init_asset"], "there is no field --init_asset: did you mean --init-assets?"),
         (
             ["evaluate", "RUN", "--model=cho"],
-            "--model is an option of s2sjax train, s2sjax sweep, s2sjax align and s2sjax plan, not",
+            "--model is an option of s2sjax train, s2sjax sweep, s2sjax align, s2sjax plan and s2sjax bench, not",
         ),
         (["evaluate", "RUN", "--xyz"], "there is no field --xyz: see s2sjax evaluate RUN --help"),
         (["evaluate", "RUN", "--beam", "3"], "there is no field --beam: did you mean --search.beam_size?"),

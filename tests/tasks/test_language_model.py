@@ -1,6 +1,7 @@
 """Language models: a carried state equals one pass; regularisation acts in training alone; prompts."""
 
 from functools import cache
+from itertools import pairwise
 from pathlib import Path
 
 import jax
@@ -99,15 +100,56 @@ def test_one_token_at_a_time_equals_all_positions(model):
         np.testing.assert_allclose(now[:, EOS:], [logits[0, 3 + t], logits[1, t]], atol=1e-5)
 
 
-@pytest.mark.exhaustive
-def test_the_window_of_a_transformer_slides():
-    task, params, ids = made(TRANSFORMER)
-    state = apply(task, params, "begin", ids[None, :20])
-    state, now = apply(task, params, "advance", state, ids[20:21])
-    state, then = apply(task, params, "advance", state, ids[21:22])
-    for logits, last in ((now, 20), (then, 21)):
-        wanted, _ = apply(task, params, "__call__", ids[None, last - 7 : last + 1], ())
-        np.testing.assert_allclose(logits[0, EOS:], wanted[0, -1], atol=1e-5)
+OPTIONS = {
+    "sinusoidal": {"positions": "sinusoidal", "norm": "post", "activation": "gelu"},
+    "learned": {"positions": "learned", "max_length": 12, "tie": False, "head_width": 6},
+    "relative": {"positions": "relative", "scale_embedding": False, "output_bias": False},
+    "gated": {"normalization": "rms", "gated": True, "activation": "swish", "biases": False, "epsilon": 1e-3},
+}
+
+
+@zoo.each(list(OPTIONS), quick=["relative"], rare=("sinusoidal", "gated"))
+def test_the_cache_of_a_transformer_gives_the_logits_of_all_positions(name):
+    """Also if the window slides: row 0 begins with six tokens of eight, row 1 with two."""
+    task, params, ids = made(config.replace(TRANSFORMER, **OPTIONS[name]))
+    rows = np.stack([ids[:14], ids[14:28]])
+    state = apply(task, params, "begin", np.where(np.arange(6) < [[6], [2]], rows[:, :6], PAD))
+    for t in range(4):
+        last = np.array([6 + t, 2 + t])
+        state, now = apply(task, params, "advance", state, rows[[0, 1], last])
+        for row, end in enumerate(last + 1):
+            seen = rows[row, max(0, end - 8) : end]
+            wanted, _ = apply(task, params, "__call__", np.pad(seen, (0, 8 - len(seen)))[None], ())
+            np.testing.assert_allclose(now[row, EOS:], wanted[0, len(seen) - 1], atol=1e-5)
+
+
+def test_each_option_of_a_transformer_changes_the_logits_or_the_parameters():
+    tree = lambda model: jax.tree.map(np.shape, made(model)[1])
+    logits = lambda model: apply(*made(model)[:2], "__call__", made(model)[2][None, :8], ())[0]
+    usual = config.replace(TRANSFORMER, positions="learned")
+    for field, value in {
+        "activation": "gelu", "gated": True, "normalization": "rms", "epsilon": 0.5, "biases": False, "head_width": 6,
+        "scale_embedding": False, "output_bias": False, "max_length": 9,
+    }.items():  # fmt: skip
+        model = config.replace(usual, **{field: value})
+        assert tree(model) != tree(usual) or np.abs(logits(model) - logits(usual)).max() > 1e-3, field
+    gelus = [logits(config.replace(usual, activation=name)) for name in ("gelu", "gelu_tanh")]
+    assert 1e-7 < np.abs(gelus[0] - gelus[1]).max() < 1e-1
+
+
+def test_a_text_of_subwords():
+    data = PlainText(TEXT, TEXT, unit="subwords", size=28, batch_size=2, steps=8)
+    task = LanguageModel("small", data=data, model=RECURRENT).task()
+    lines = task.read()
+    task = task.replace(assets=task.learn_assets(lines))
+    vocabulary = task.vocabulary
+    assert vocabulary.unit == "subwords" and vocabulary.size == 28 and vocabulary.spare == ()
+    ids, offsets = text_streams.encode(vocabulary, lines)
+    decoded = [vocabulary.decode(ids[a:b]) for a, b in pairwise(offsets)]
+    assert lines == LINES and all(found == line for found, line in zip(decoded, lines) if "<unk>" not in line)
+    assert task.epoch(lines) == -(-sum(len(line) // 4 + 1 for line in lines) // 16), "an estimate"
+    with pytest.raises(UserError, match="a pretrained vocabulary comes with its model"):
+        LanguageModel("x", data=config.replace(data, unit="pretrained")).task().learn_assets(lines)
 
 
 @pytest.mark.exhaustive
@@ -219,6 +261,11 @@ def test_samples_follow_the_seed_the_prompt_and_its_line():
         (lambda: RecurrentLM(weight_drop=1.0), "model.weight_drop is 1.0: it must be in [0, 1)"),
         (lambda: RecurrentLM(cell="mingru", weight_drop=0.1), "model.weight_drop drops weights from state to state"),
         (lambda: TransformerLM(width=10, heads=4), "model.width 10 is not divisible by model.heads 4"),
+        (lambda: TransformerLM(max_length=-1), "model.max_length is -1: it must be at least 0"),
+        (
+            lambda: LanguageModel("x", model=TransformerLM(positions="learned", max_length=9)),
+            "data.steps 70 is more than model.max_length 9",
+        ),
         (lambda: PlainText(batch_size=0), "data.batch_size is 0: it must be at least 1"),
         (lambda: Continuation(top_p=0.0), "search.top_p is 0.0: it must be above 0"),
         (
@@ -274,7 +321,8 @@ def test_a_language_model_is_a_decoder_alone_that_learns(name, tmp_path, monkeyp
 def test_the_commands(call, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "page.py").write_text(
-        "from s2sjax.config import *\nfrom s2sjax.tasks import LanguageModel\n"
+        "from s2sjax.config import PlainText, Train\nfrom s2sjax.tasks import LanguageModel\n"
+        "from s2sjax.tasks.language_model import RecurrentLM\n"
         f"experiment = LanguageModel('lm', data=PlainText({TEXT!r}, {TEXT!r}, batch_size=8, steps=4),\n"
         "    model=RecurrentLM(4, 6, 1), train=Train(steps=4, evaluate_every=2, save_every=2), show=('the cat',))\n"
     )

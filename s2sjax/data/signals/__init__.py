@@ -3,6 +3,7 @@
 signal_examples      frames and their labels
 audio                recordings and their log-mel features
 spoken_digits        corpora of recordings
+spoken_text          recordings with free text, in the windows and with the features of Whisper
 frame_signals        recordings or vectors in tables
 handwritten_digits   corpora of pen strokes and scanned digits
 """

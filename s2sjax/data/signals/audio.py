@@ -13,6 +13,7 @@ import zlib
 from collections.abc import Sequence
 from functools import cache, partial
 from pathlib import Path
+from typing import Protocol
 
 import jax
 import numpy as np
@@ -84,8 +85,17 @@ class LogMel:
 # -------------------------------------------------------------------------------------- reading
 
 
+class Sampled(Protocol):
+    """Settings that say which recordings are read: `LogMel`, or those of other features."""
+
+    @property
+    def rate(self) -> int: ...
+    @property
+    def window_samples(self) -> int: ...
+
+
 def read(
-    path: str | Path, settings: LogMel, where: str = "", archive: zipfile.ZipFile | None = None, *,
+    path: str | Path, settings: Sampled, where: str = "", archive: zipfile.ZipFile | None = None, *,
     content: bytes | None = None, most: int | None = None,
 ) -> np.ndarray:  # fmt: skip
     """Reads the samples of a recording: float32 [N] in [-1, 1]. Errors begin with `where`: the list and the line.
@@ -122,7 +132,7 @@ def read(
     return check(samples, rate, settings, name)
 
 
-def check(samples: np.ndarray, rate: int, settings: LogMel, name: str) -> np.ndarray:
+def check(samples: np.ndarray, rate: int, settings: Sampled, name: str) -> np.ndarray:
     """Checks the samples [N, channels] of a recording and returns its only channel [N]."""
     count, channels = samples.shape
     require(count > 0, f"{name} is empty: record it again")

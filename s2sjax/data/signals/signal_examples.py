@@ -39,10 +39,12 @@ class Signals:
 
     file_kinds = ""
     """kinds of files that `example_of` reads, such as "WAV, FLAC or OGG"; empty if lines are not paths"""
+    window_frames = 0
+    """number of frames that a model reads alone: examples have a multiple of it; 0 if it reads whole sequences"""
 
     @property
     def alphabet(self) -> tuple[str, ...]:
-        """All labels."""
+        """All labels; empty if they are the words of any text."""
         raise UserError(f"{type(self).__name__} defines no alphabet: return all labels from it")
 
     @property
@@ -75,8 +77,8 @@ class Signals:
 
 
 def check_labels(labels: Sequence[str], alphabet: Sequence[str], where: str) -> tuple[str, ...]:
-    """Returns the labels as a tuple. Raises a UserError if one is not in the alphabet."""
-    for label in labels:
+    """Returns the labels as a tuple. Raises a UserError if one is not in the alphabet, unless that is empty."""
+    for label in labels if alphabet else ():
         known = " ".join(alphabet[:20]) + (" ..." if len(alphabet) > 20 else "")
         require(label in alphabet, f"{where}: the label {label!r} is not in the alphabet, {known}: correct it")
     return tuple(labels)

@@ -29,27 +29,30 @@ from s2sjax.data.examples import Split
 
 def read_split(data: Any, split: Split) -> tuple[list[str], str]:
     """Reads the lines of a split of `PlainText` or `Paragraphs`, and returns them with the name of the text."""
-    path = getattr(data, split)
+    path, unit = getattr(data, split), getattr(data, "unit", "words")
     if data.corpus is None:
-        return read_lines(path, f"data.{split}", data.origin), path
-    lines = [" ".join(source.split()) for source in readers.sources(data.corpus, split)]
+        return read_lines(path, f"data.{split}", data.origin, unit), path
+    lines = [with_blanks(source, unit) for source in readers.sources(data.corpus, split)]
     name = f"the {split} text of {type(data.corpus).__name__}"
     require(len(lines) > 0, f"{name} is empty: give some, or change data.corpus.{split}")
     return lines, name
 
 
-def read_lines(path: str, setting: str, origin: str = "") -> list[str]:
-    """Reads the lines of a text file, with single blanks between words. `setting` is the field that names the file."""
+def read_lines(path: str, setting: str, origin: str = "", unit: str = "words") -> list[str]:
+    """Reads the lines of a text file, see `with_blanks`. `setting` is the field that names the file."""
     require(bool(path), f"{setting} is empty: name a text file with one sentence a line")
     text_files.require_file(path, "text, one sentence a line", setting, origin)
-    return [" ".join(line.split()) for line in text_files.lines(path, setting)]
+    return [with_blanks(line, unit) for line in text_files.lines(path, setting)]
 
 
-def vocabulary(data: config.PlainText, lines: Iterable[str]) -> text.Vocabulary:
+def with_blanks(line: str, unit: str) -> str:
+    """A line with single blanks between words; as it is, if the tokenizer of a pretrained model reads it."""
+    return line if unit == "pretrained" else " ".join(line.split())
+
+
+def vocabulary(data: config.PlainText, lines: Iterable[str]) -> text.AnyVocabulary:
     """Builds the vocabulary of a text, the most frequent tokens first. Text is not normalized; <unk> in it is <unk>."""
-    found = text.build(config.Text(data.unit, normalize="none", min_count=data.min_count), lines)
-    assert isinstance(found, text.Vocabulary)
-    return found
+    return text.build(config.Text(data.unit, normalize="none", min_count=data.min_count, size=data.size), lines)
 
 
 def encode(vocabulary: text.AnyVocabulary, lines: Sequence[str]) -> tuple[np.ndarray, np.ndarray]:

@@ -45,6 +45,9 @@ from s2sjax.files import replace_file
 NORMALIZE: tuple[Normalize, ...] = get_args(Normalize)
 SENTENCEPIECE_SPECIALS = ("pad", "bos", "eos", "unk")
 """SentencePiece's names of the SPECIALS"""
+PRETRAINED_SUFFIX = ".pretrained"
+SHOWN = 12
+"""maximum number of tags in an error"""
 
 
 def normalized(text: str, form: Normalize) -> str:
@@ -67,6 +70,18 @@ class AnyVocabulary(ABC):
     """pieces by id, including specials and tags"""
     suffix: str
     """ending of the name of a file"""
+    default_tag: str | None = None
+    """tag that `encode` puts before a text that begins with none"""
+    begin: tuple[int, ...] = ()
+    """ids that `encode` puts before every text"""
+    forced_begin: tuple[int, ...] = ()
+    """ids that every output of a search begins with"""
+    never: tuple[int, ...] = ()
+    """ids that no output of a search has"""
+    never_first: tuple[int, ...] = ()
+    """ids that no output of a search has first, after `forced_begin`"""
+    spare: tuple[int, ...] = ()
+    """ids that no text has and that the original model lacks: a language model never writes them"""
 
     @property
     def size(self) -> int:
@@ -78,12 +93,16 @@ class AnyVocabulary(ABC):
         return hashlib.sha256(self._content()).hexdigest()
 
     def encode(self, text: str) -> list[int]:
-        tag, text = _split_tag(text, self.tags)
+        tag, text = self.split_tag(text)
         return tag + self._encode(normalized(text, self.normalize))
+
+    def split_tag(self, text: str) -> tuple[list[int], str]:
+        """Splits off the tag at the beginning of a text, if any: "<2de> Haus" -> [4], "Haus"."""
+        return _split_tag(text, self.tags)
 
     def unknown(self, text: str) -> list[str]:
         """The pieces of a text that become <unk>, in order."""
-        text = normalized(_split_tag(text, self.tags)[1], self.normalize)
+        text = normalized(self.split_tag(text)[1], self.normalize)
         return [piece for index, piece in zip(self._encode(text), self._split(text)) if index == UNK]
 
     def decode(self, ids: Iterable[int]) -> str:
@@ -97,9 +116,9 @@ class AnyVocabulary(ABC):
         return [_printable(self.all_pieces[index]) for index in ids]
 
     def save(self, folder: str | Path, name: str) -> None:
-        """Writes the vocabulary, and removes one of the other kind with the same name."""
+        """Writes the vocabulary, and removes one of another kind with the same name."""
         replace_file(Path(folder) / f"{name}{self.suffix}", self._content())
-        for other in {Vocabulary.suffix, Subwords.suffix} - {self.suffix}:
+        for other in {Vocabulary.suffix, Subwords.suffix, PRETRAINED_SUFFIX} - {self.suffix}:
             (Path(folder) / f"{name}{other}").unlink(missing_ok=True)
 
     @classmethod
@@ -272,7 +291,7 @@ class Subwords(AnyVocabulary):
         segment = make(pieces, strength)
 
         def draw(text: str, rng: random.Random) -> list[int]:
-            tag, text = _split_tag(text, self.tags)
+            tag, text = self.split_tag(text)
             return tag + subword_sampling.encode(normalized(text, self.normalize), pieces, segment, rng)
 
         return draw
@@ -283,6 +302,10 @@ class Size(NamedTuple):
 
     size: int
     tags: tuple[str, ...] = ()
+    forced_begin: tuple[int, ...] = ()
+    never: tuple[int, ...] = ()
+    never_first: tuple[int, ...] = ()
+    spare: tuple[int, ...] = ()
 
 
 def build(text: config.Text, lines: Iterable[str], tags: Sequence[str] = ()) -> AnyVocabulary:
@@ -290,6 +313,11 @@ def build(text: config.Text, lines: Iterable[str], tags: Sequence[str] = ()) -> 
 
     Each line is read once, and at most `text.sample` of them are kept, so the lines need not fit in memory.
     """
+    if text.unit == "pretrained":
+        raise UserError(
+            "a pretrained vocabulary comes with its model and is not learned: set init of the experiment to an "
+            "imported run, or use --init RUN --init-assets"
+        )
     tags = tuple(dict.fromkeys(tags))
     lines = (_split_tag(line, tags)[1] for line in lines)
     if text.unit == "subwords":
@@ -354,12 +382,16 @@ def mark(vocabulary: AnyVocabulary, piece: str) -> int:
 
 
 def with_tag(vocabulary: AnyVocabulary, line: str, tag: str | None, where: str) -> str:
-    """Puts `tag` before `line` if the model has tags and the line does not begin with one. Keeps blank lines."""
+    """Puts `tag` before `line` if the model has tags and the line does not begin with one. Keeps blank lines.
+
+    Without `tag`, the line must begin with one, unless the vocabulary has a default.
+    """
     tags = [each for each in vocabulary.tags if each not in (CLS, MASK)]
-    known = ", ".join(tags)
+    known = ", ".join(tags[:SHOWN]) + (f" and {len(tags) - SHOWN} others" if len(tags) > SHOWN else "")
     if tag is not None and tag not in tags:
         raise UserError(f"unknown tag {tag!r}: " + (f"choose from {known}" if known else "this model has no tags"))
-    if not tags or not line.strip() or _split_tag(line, tags)[0]:
+    present = any(vocabulary.all_pieces[index] in tags for index in vocabulary.split_tag(line)[0])
+    if not tags or not line.strip() or present or (tag is None and vocabulary.default_tag is not None):
         return line
     if tag is None:
         raise UserError(f"{where} does not begin with a tag: begin it with one of {known} and a space, or set --tag")
@@ -367,9 +399,12 @@ def with_tag(vocabulary: AnyVocabulary, line: str, tag: str | None, where: str) 
 
 
 def load(folder: str | Path, name: str) -> AnyVocabulary:
-    """Loads the vocabulary with this name, of either kind."""
-    kind: type[AnyVocabulary] = Subwords if (Path(folder) / f"{name}.model").exists() else Vocabulary
-    return kind.load(folder, name)
+    """Loads the vocabulary with this name, of any kind."""
+    from s2sjax.data.text.pretrained import PretrainedVocabulary  # which imports this module
+
+    kinds: tuple[type[AnyVocabulary], ...] = (PretrainedVocabulary, Subwords)
+    found = [kind for kind in kinds if (Path(folder) / f"{name}{kind.suffix}").exists()]
+    return (found or [Vocabulary])[0].load(folder, name)
 
 
 def load_both(folder: Path) -> tuple[AnyVocabulary, AnyVocabulary]:

@@ -21,7 +21,8 @@ from typing import Any, NamedTuple
 from s2sjax import config
 from s2sjax.errors import UserError
 from s2sjax.files import replace_file
-from s2sjax.runs import evaluations, folder, lock, train_run
+from s2sjax.runs import evaluations, folder, initial_settings, lock, train_run
+from s2sjax.runs.experiment_file import folder_and_members
 from s2sjax.runs.folder import SWEEP
 from s2sjax.runs.run import Run
 from s2sjax.runs.sweeps import cohorts, sweep_grid, sweep_results
@@ -83,9 +84,11 @@ def sweep(
     path = config.local_path(path)
     several = isinstance(experiment, Mapping)
     bases = dict(experiment) if isinstance(experiment, Mapping) else {"": experiment}
+    for name in bases.keys() - (files or {}).keys():  # a file has what it takes when it is loaded
+        bases[name] = _taken(bases[name], path)
     grid = {**({"experiment": list(bases)} if several else {}), **grid}
     chosen = sweep_grid.members(grid, options.pairs, options.random)
-    experiments = {name: _experiment(bases, name, settings, options, chosen) for name, settings in chosen.items()}
+    experiments = {name: _experiment(bases, name, settings, options, chosen, path) for name, settings in chosen.items()}
     _record(path, chosen)
     own = own_part(experiments, options.part)
     say(_opening(path, grid, chosen, own))
@@ -124,18 +127,28 @@ def _check(options: Options) -> None:
 
 
 def _experiment(
-    bases: Mapping[str, Any], name: str, settings: Settings, options: Options, chosen: Mapping[str, Settings]
-) -> Any:
+    bases: Mapping[str, Any], name: str, settings: Settings, options: Options, chosen: Mapping[str, Settings],
+    path: Path,
+) -> Any:  # fmt: skip
     """The experiment of a member."""
-    own = {key: value for key, value in settings.items() if key != "experiment"}
+    own = {key: value for key, value in settings.items() if key not in ("experiment", "init")}
     base = bases[settings.get("experiment", "")]
     if options.same_data:
         seeds = [each["seed"] for each in chosen.values() if "seed" in each]
         own["data_seed"] = seeds[0] if seeds else base.seed
     try:
+        if "init" in settings:
+            if base.init:
+                raise UserError("the experiment has an init, and the sweep gives others: leave out one of them")
+            base = _taken(sweep_grid.apply(base, {"init": settings["init"]}), path)
         return sweep_grid.apply(base, own)
     except UserError as error:
         raise UserError(f"{name}: {error}") from None
+
+
+def _taken(experiment: Any, path: Path) -> Any:
+    """The experiment with the settings of its `init`, or those that members of the sweep have taken before."""
+    return initial_settings.take(config.resolve_paths(experiment, Path.cwd()), *folder_and_members(path))
 
 
 def _record(path: Path, chosen: Mapping[str, Settings]) -> None:

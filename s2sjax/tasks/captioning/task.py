@@ -9,7 +9,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import KW_ONLY
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import jax
 import jax.numpy as jnp
@@ -42,6 +42,8 @@ class Captioning(SearchExperiment):
     model: CaptionModel = CaptionModel()
     search: config.Search = config.Search(max_length=30)
     evaluate: CaptionEvaluate = CaptionEvaluate()
+
+    init_fields: ClassVar = ("model", "data.text", "search")
 
     def __post_init__(self):
         self.check_name()

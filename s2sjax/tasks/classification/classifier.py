@@ -60,7 +60,9 @@ class Classifier(nn.Module):
         if self.features:
             self.frontend = Frames(self.features, family.embedding_size, self.dtype)
         else:
-            self.embedding = token_embedding(self.size, family.embedding_size, self.dtype, self.spelling, self.initial)
+            self.embedding = token_embedding(
+                self.size, family.embedding_size, self.dtype, self.spelling, self.initial, family.scale_embedding
+            )
             self.frontend = Tokens(self.embedding)
         self.encoder = models.build_encoder(family, self.frontend.width, self.dtype, self.remat_policy)
         width, A = states, self.attention_width or states

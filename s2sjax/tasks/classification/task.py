@@ -51,6 +51,7 @@ class Classification(config.Experiment):
     model: LabelModel = LabelModel()
     evaluate: LabelEvaluate = LabelEvaluate()
 
+    init_fields: ClassVar = ("model", "data.text")
     free_fields: ClassVar = (
         "data.corpus.folder", "evaluate.dev_examples", "evaluate.samples", "evaluate.batch_size", "evaluate.figure",
     )  # fmt: skip

@@ -1,15 +1,21 @@
 """Language models: recurrent or Transformer decoders without an encoder.
 
     hidden(inputs, carry, train)  -> Hidden       inputs [B, T], <pad> at the end of each row; recurrent: anywhere
-    logits(states)                -> [..., V]     over the words that can follow: all ids except <pad> and <sos>
+    logits(states)                -> [..., V]     over all ids except <pad> and <sos>
     __call__(inputs, carry)       -> logits [B, T, V], carry
-    begin(prefix)                 -> state        after reading prefix [B, P], <pad> at the end of each row
-    advance(state, token)         -> state, logits [B, ids]    one more token [B], for a search
+    begin(prefix, more)           -> state        after reading prefix [B, P], <pad> at the end of each row; with room
+                                                  for `more` tokens
+    prepare()                     -> prepared     what `advance` needs of the parameters, once for all tokens
+    advance(state, token, prepared)  -> state, logits [B, ids]    one more token [B], for a search
 
 The carry of a recurrent model is the state of each layer at the end of a segment, from which the next segment
-continues. The carry of a Transformer is (): its segments are independent.
+continues. The carry of a Transformer is (): its segments are independent. The state of a Transformer is a window of the
+last tokens, with the keys and values of each layer.
 
-Letters: B batch, T positions, W model width, V words that can follow, L length of a Transformer's window.
+A vocabulary of bytes has no unknown words. Then `has_unk` is False, and the logit of <unk> -1e30: a probability of 0.
+
+Letters: B batch, T positions, W model width, V ids from <eos> on, L length of a Transformer's window, N heads, D width
+of a head.
 """
 
 from typing import Any, NamedTuple
@@ -21,13 +27,16 @@ from jax import Array
 
 from s2sjax import layers
 from s2sjax.core import losses, recurrence
+from s2sjax.core.attention import kv_cache
 from s2sjax.core.backend.matmul import at_least_float32, product_with_table
 from s2sjax.core.recurrence import regularization as reg
 from s2sjax.core.recurrence.cells import CELLS
 from s2sjax.core.search.constraints import DEAD
-from s2sjax.core.special_tokens import EOS, PAD
+from s2sjax.core.special_tokens import EOS, PAD, SOS, UNK
+from s2sjax.layers.linear import add_bias
 from s2sjax.layers.parameters import param
 from s2sjax.models.families.transformer import EncoderBlock, Positions, final_norm
+from s2sjax.models.families.transformer_parts import join_query_key_value
 from s2sjax.tasks.language_model.settings import RecurrentLM, TransformerLM
 
 FIRST = EOS
@@ -52,21 +61,32 @@ def start(c: RecurrentLM | TransformerLM, rows: int, dtype) -> Carry:
 
 
 class Output(nn.Module):
-    """Computes x E^T + b over the words that can follow. E is the embedding table if tied, otherwise separate."""
+    """Computes x E^T + b over the ids from <eos> on. E is the embedding table if tied, otherwise separate."""
 
     size: int
     width: int
     tied: bool
     dtype: jnp.dtype
+    has_bias: bool = True
+    has_unk: bool = True
 
     def setup(self):
-        self.bias = param(self, "bias", nn.initializers.zeros, (self.size,))
+        self.bias = param(self, "bias", nn.initializers.zeros, (self.size,)) if self.has_bias else None
         if not self.tied:
             self.own = param(self, "table", nn.initializers.normal(self.width**-0.5), (self.size, self.width))
 
     def __call__(self, x: Array, embedding: Array) -> Array:
-        table = (embedding if self.tied else self.own)[FIRST:].astype(self.dtype)  # [V, W]
-        return product_with_table(x, table) + self.bias[FIRST:]
+        logits = self._from(x, embedding, FIRST)
+        return logits if self.has_unk else logits.at[..., UNK - FIRST].set(DEAD)
+
+    def all_ids(self, x: Array, embedding: Array) -> Array:
+        """The logits of all ids, for a search: <pad> and <sos> are impossible. The table is read as it is stored."""
+        impossible = [PAD, SOS] if self.has_unk else [PAD, SOS, UNK]
+        return self._from(x, embedding, 0).at[..., jnp.array(impossible)].set(DEAD)
+
+    def _from(self, x: Array, embedding: Array, first: int) -> Array:
+        table = (embedding if self.tied else self.own)[first:].astype(self.dtype)  # [V, W]
+        return add_bias(product_with_table(x, table), None if self.bias is None else self.bias[first:])
 
 
 class LanguageModel(nn.Module):
@@ -79,12 +99,20 @@ class LanguageModel(nn.Module):
     """length of a segment"""
     dtype: jnp.dtype = jnp.float32
     remat_policy: str = "none"
+    has_unk: bool = True
+    """whether <unk> can follow"""
 
     def setup(self):
         c = self.config
         width, scale, top = self._layers()
         self.embedding = layers.Embedding(self.size, width, self.dtype, scale)
-        self.output = Output(self.size, top, c.tie, self.dtype)
+        has_bias = getattr(c, "output_bias", True)
+        self.output = Output(self.size, top, c.tie, self.dtype, has_bias, self.has_unk)
+
+    @property
+    def words(self) -> int:
+        """The number of ids that can follow."""
+        return self.size - FIRST - (not self.has_unk)
 
     def _embedded(self, inputs: Array, train: bool) -> Array:
         embedded, rate = self.embedding(inputs), self.config.word_dropout
@@ -118,15 +146,17 @@ class LanguageModel(nn.Module):
     def _penalty(self, found: Hidden, mask: Array) -> Array | None:
         return None
 
+    def prepare(self) -> Any:
+        return ()
+
+    def _next_logits(self, states: Array) -> Array:
+        """The logits of the next token, for a search: [..., W] -> [..., ids]."""
+        return self.output.all_ids(states, self.embedding.table)
+
 
 def labels(targets: Array) -> Array:
-    """Converts ids to indices of the words that can follow; <pad> becomes an arbitrary one."""
+    """Converts ids to indices of logits; <pad> becomes an arbitrary one."""
     return jnp.maximum(targets - FIRST, 0)
-
-
-def all_ids(logits: Array) -> Array:
-    """Extends logits to all ids for a search, with <pad> and <sos> impossible: [..., V] -> [..., ids]."""
-    return jnp.pad(logits, [(0, 0)] * (logits.ndim - 1) + [(FIRST, 0)], constant_values=DEAD)
 
 
 class RecurrentModel(LanguageModel):
@@ -162,19 +192,40 @@ class RecurrentModel(LanguageModel):
         changes = reg.temporal_penalty(found.plain, mask) if c.temporal_penalty else 0.0
         return c.activation_penalty * reg.activation_penalty(found.states, mask) + c.temporal_penalty * changes
 
-    def begin(self, prefix: Array) -> Carry:
+    def begin(self, prefix: Array, more: int | None = None) -> Carry:
         return self.hidden(prefix, start(self.config, len(prefix), self.dtype), False).carry
 
-    def advance(self, state: Carry, token: Array) -> tuple[Carry, Array]:
-        logits, state = self(token[:, None], state)
-        return state, all_ids(logits[:, 0])
+    def advance(self, state: Carry, token: Array, prepared: Any = ()) -> tuple[Carry, Array]:
+        found = self.hidden(token[:, None], state, False)
+        return found.carry, self._next_logits(found.states[:, 0])
 
 
 class Window(NamedTuple):
-    """The last tokens, which a Transformer reads to predict the next."""
+    """The last tokens, which a Transformer reads to predict the next, and their keys and values."""
 
     tokens: Array  # [B, L]
     length: Array  # [B] number of tokens that are not padding
+    caches: tuple[tuple[Array, Array], ...]  # keys and values [B, N, L, D] of each layer
+
+
+class CausalBlock(EncoderBlock):
+    """Causal self-attention and a feed-forward network, with a cache for single tokens."""
+
+    causal: bool = True
+
+    def read(self, x: Array, bias: Array | None) -> tuple[Array, tuple[Array, Array]]:
+        """Computes all positions x [B, T, W], and their keys and values [B, N, T, D]."""
+        keys, values = self.attention.keys_values(self.around_attention.before(x), jnp.arange(x.shape[1]))
+        return self(x, jnp.full(x.shape[0], x.shape[1]), False, bias), (keys.swapaxes(1, 2), values.swapaxes(1, 2))
+
+    def step(self, x: Array, joined: dict, cache: kv_cache.Cache, position: Array, bias: Array | None):
+        """Computes one position x [B, 1, W] with a cache [B, N, L, 1, D]. `joined` is of `join_query_key_value`."""
+        h, only = self.around_attention.before(x), jnp.zeros((len(x), 1, cache[0].shape[2]), jnp.int32)
+        attended, cache = self.attention.self_attention_step(h, joined, cache, only, position, bias)
+        return self.feed(self.around_attention.after(x, attended, False), False), cache
+
+
+Prepared = tuple[tuple[dict, dict], ...]
 
 
 class TransformerModel(LanguageModel):
@@ -185,10 +236,10 @@ class TransformerModel(LanguageModel):
     def _layers(self) -> tuple[int, float, int]:
         c = self.config.blocks(self.steps)
         self.positions = Positions(c, self.dtype, causal=True)
-        block = EncoderBlock(c, self.dtype, causal=True, parent=None)
+        block = CausalBlock(c, self.dtype, parent=None)
         self.blocks = layers.Stacked(block, c.decoder_layers, (c.width,), self.dtype, self.remat_policy)
         self.final_norm = final_norm(c, self.dtype)
-        return c.width, c.width**0.5, c.width
+        return c.width, c.width**0.5 if c.scale_embedding else 1.0, c.width
 
     def hidden(self, inputs: Array, carry: Carry, train: bool) -> Hidden:
         """Needs no mask: padding follows the text, so the causal mask hides it."""
@@ -198,26 +249,72 @@ class TransformerModel(LanguageModel):
         x = self.final_norm(x)
         return Hidden(x, x, carry)
 
-    def begin(self, prefix: Array) -> Window:
-        """The last tokens of each prefix, with room for one more."""
-        most, count = self.steps - 1, jnp.sum(prefix != PAD, axis=1)
-        kept = jnp.minimum(count, most)
-        place = (count - kept)[:, None] + jnp.arange(self.steps)
-        found = jnp.take_along_axis(jnp.pad(prefix, ((0, 0), (0, self.steps))), place, axis=1)
-        return Window(jnp.where(jnp.arange(self.steps) < kept[:, None], found, PAD), kept)
+    def prepare(self) -> Prepared:
+        """The parameters of each block: all, and those of `join_query_key_value`."""
+        blocks = tuple((params, join_query_key_value(params["attention"])) for params in self.blocks.unstacked())
+        return tuple(tuple(map(layers.kernels_as_tables, block)) for block in blocks)  # type: ignore[misc]
 
-    def advance(self, state: Window, token: Array) -> tuple[Window, Array]:
-        """Recomputes the whole window: once it is full it slides, which changes every position."""
-        full = (state.length == self.steps)[:, None]
-        tokens = jnp.where(full, jnp.roll(state.tokens, -1, axis=1), state.tokens)
-        last = jnp.minimum(state.length, self.steps - 1)[:, None]  # [B, 1]
-        tokens = jnp.where(jnp.arange(self.steps) == last, token[:, None], tokens)
-        states = self.hidden(tokens, (), False).states
-        here = jnp.take_along_axis(states, last[..., None], axis=1)[:, 0]  # [B, W]
-        return Window(tokens, last[:, 0] + 1), all_ids(self.logits(here))
+    def begin(self, prefix: Array, more: int | None = None) -> Window:
+        """Reads the last tokens of each prefix. The window is as long as a segment, or shorter if nothing needs more.
+
+        more: maximum number of tokens after the prefix; None for any number.
+        """
+        length = self.steps if more is None else min(self.steps, prefix.shape[1] + more)
+        count = jnp.sum(prefix != PAD, axis=1)
+        kept = jnp.minimum(count, length - 1)
+        place = (count - kept)[:, None] + jnp.arange(length)
+        found = jnp.take_along_axis(jnp.pad(prefix, ((0, 0), (0, length))), place, axis=1)
+        tokens = jnp.where(jnp.arange(length) < kept[:, None], found, PAD)
+        read = min(prefix.shape[1], length)
+        room = [(0, 0), (0, 0), (0, length - read), (0, 0)]
+        _, caches = self._read(tokens[:, :read], self.prepare())
+        return Window(tokens, kept, jax.tree.map(lambda leaf: jnp.pad(leaf, room), caches))
+
+    def advance(self, state: Window, token: Array, prepared: Prepared | None = None) -> tuple[Window, Array]:
+        """Reads one token with the cache. Once a window of a whole segment is full, it slides, which changes every
+        position: then all of it is read again."""
+        prepared, length = prepared or self.prepare(), state.tokens.shape[1]
+        last = jnp.minimum(state.length, length - 1)
+        here = jnp.arange(length) == last[:, None]
+
+        def step() -> tuple[Window, Array]:
+            x, caches = self._read_one(token, last, state.caches, prepared)
+            return Window(jnp.where(here, token[:, None], state.tokens), last + 1, caches), x
+
+        def slide() -> tuple[Window, Array]:
+            full = (state.length == length)[:, None]
+            tokens = jnp.where(full, jnp.roll(state.tokens, -1, axis=1), state.tokens)
+            tokens = jnp.where(here, token[:, None], tokens)
+            x, caches = self._read(tokens, prepared)
+            return Window(tokens, last + 1, caches), jnp.take_along_axis(x, last[:, None, None], axis=1)[:, 0]
+
+        can_slide = length == self.steps  # a shorter window has room for all
+        state, x = jax.lax.cond(jnp.any(state.length == length), slide, step) if can_slide else step()
+        return state, self._next_logits(self.final_norm(x))
+
+    def _read(self, tokens: Array, prepared: Prepared) -> tuple[Array, tuple[tuple[Array, Array], ...]]:
+        """The output of the last block at all positions of tokens [B, T], and the keys and values of each layer."""
+        x, caches = self.positions.everywhere(self.embedding(tokens), False), []
+        bias = self.positions.bias(tokens.shape[1])
+        for params, _ in prepared:
+            x, cache = self.blocks.bind_block(params).read(x, bias)
+            caches.append(cache)
+        return x, tuple(caches)
+
+    def _read_one(self, token: Array, position: Array, caches: Any, prepared: Prepared) -> tuple[Array, Any]:
+        """The output of the last block for token [B] at position [B], with the caches of each layer: [B, W], caches."""
+        x, after = self.positions(self.embedding(token[:, None]), position[:, None]), []
+        bias = self.positions.bias_of_one(position, caches[0][0].shape[2])
+        for (params, joined), cache in zip(prepared, caches):
+            cache = jax.tree.map(lambda leaf: leaf[:, :, :, None], cache)  # of one prefix
+            x, cache = self.blocks.bind_block(params).step(x, joined, cache, position, bias)
+            after.append(jax.tree.map(lambda leaf: leaf[:, :, :, 0], cache))
+        return x[:, 0], tuple(after)
 
 
-def build(c: RecurrentLM | TransformerLM, size: int, steps: int, dtype, remat: str) -> LanguageModel:
+def build(
+    c: RecurrentLM | TransformerLM, size: int, steps: int, dtype, remat: str, has_unk: bool = True
+) -> LanguageModel:
     """Builds the Flax module of a language model for a vocabulary of `size` and segments of `steps` tokens."""
     kind: Any = TransformerModel if isinstance(c, TransformerLM) else RecurrentModel
-    return kind(c, size, steps, jnp.dtype(dtype), remat)
+    return kind(c, size, steps, jnp.dtype(dtype), remat, has_unk)

@@ -91,17 +91,43 @@ class TransformerLM:
     """dropout rate"""
     word_dropout: float = 0.0
     """dropout rate of whole words, all their occurrences in a segment"""
+    max_length: int = 0
+    """number of learned positions; 0 for `data.steps`"""
+    head_width: int = 0
+    """width of a head; 0 for `width` / `heads`"""
+    activation: Literal["relu", "gelu", "gelu_tanh", "swish"] = "relu"
+    """activation of the feed-forward networks; gelu_tanh is the approximation of gelu by tanh"""
+    gated: bool = False
+    """whether the feed-forward networks are gated: W_2 (activation(W_3 x) * W_1 x) (Shazeer 2020)"""
+    normalization: Literal["layer", "rms"] = "layer"
+    """kind of norm: layer norm, or RMS norm, which does not subtract the mean and has no bias"""
+    epsilon: float = 1e-6
+    """number that the norms add to the variance"""
+    biases: bool = True
+    """whether attention and feed-forward networks have biases"""
+    scale_embedding: bool = True
+    """whether token embeddings are multiplied by the square root of their width"""
+    output_bias: bool = True
+    """whether the logits have a bias"""
 
     def blocks(self, steps: int) -> Transformer:
         """Settings of the blocks for segments of this length."""
         return Transformer(
             width=self.width, heads=self.heads, feedforward=self.feedforward, encoder_layers=self.layers,
-            decoder_layers=self.layers, norm=self.norm, positions=self.positions, max_length=steps,
-            dropout=self.dropout,
+            decoder_layers=self.layers, norm=self.norm, positions=self.positions, max_length=self.max_length or steps,
+            dropout=self.dropout, head_width=self.head_width, activation=self.activation, gated=self.gated,
+            normalization=self.normalization, epsilon=self.epsilon, biases=self.biases,
+            scale_embedding=self.scale_embedding,
         )  # fmt: skip
+
+    @property
+    def max_positions(self) -> int | None:
+        """The most tokens that it can read at once; None if `data.steps` decides."""
+        return self.max_length or None if self.positions == "learned" else None
 
     def __post_init__(self):
         at_least(1, self, "model", "layers")
+        at_least(0, self, "model", "max_length")
         require(0 <= self.word_dropout < 1, f"model.word_dropout is {self.word_dropout}: it must be in [0, 1)")
         self.blocks(1)  # checks the rest
 
@@ -122,6 +148,8 @@ class Continuation:
     """least probability of the tokens to sample from, as a fraction of the highest"""
     seed: int = 0
     """random seed"""
+    after_eos: bool = True
+    """whether a prompt is read after <eos>, as every line of a text is; an empty one always is"""
 
     def __post_init__(self):
         at_least(1, self, "search", "max_length")

@@ -1,4 +1,4 @@
-"""Language models, of words or of characters.
+"""Language models, of words, characters or subwords.
 
 An example to score is a line of a text, which is read after all lines before it; an example to continue is a prompt.
 """
@@ -21,7 +21,8 @@ from s2sjax import config
 from s2sjax.config import require, settings
 from s2sjax.core import search
 from s2sjax.core.search import sampling
-from s2sjax.core.special_tokens import EOS, PAD, SOS
+from s2sjax.core.search.beam_interface import Beams
+from s2sjax.core.special_tokens import EOS, PAD, SOS, UNK
 from s2sjax.data import text
 from s2sjax.data.batching.batch_plan import Plan, round_length
 from s2sjax.data.batching.columns import AnyColumns, Bucket
@@ -42,6 +43,10 @@ PROMPTS = (1, 8, 64)
 """numbers of prompts to continue at once: few shapes are compiled"""
 SHORTEST = 16
 """shortest padded length of a prompt in tokens; longer ones are powers of two"""
+LENGTHS: Mapping[str, Callable[[str], int]] = {"words": lambda line: len(line.split()), "characters": len}
+"""the number of tokens of a line, by unit"""
+BYTES_PER_SUBWORD = 4
+"""usual number of bytes of UTF-8 of a subword"""
 
 
 @settings
@@ -58,6 +63,7 @@ class LanguageModel(config.Experiment):
     """prompts to continue after training"""
 
     decode_fields: ClassVar = ("search",)
+    init_fields: ClassVar = ("model", "data.unit", "data.min_count", "data.steps", "search")
     sized_by_data: ClassVar = ("embedding_size", "width", "layers")
     # The location of the text may change, its fingerprint may not.
     free_fields: ClassVar = (
@@ -83,6 +89,12 @@ class LanguageModel(config.Experiment):
             self.keeps_state or self.evaluate.streams == 1,
             f"evaluate.streams is {self.evaluate.streams}: a Transformer keeps no state, so it reads windows: set it "
             "to 1",
+        )
+        places = getattr(self.model, "max_positions", None)
+        require(
+            places is None or self.data.steps <= places,
+            f"data.steps {self.data.steps} is more than model.max_length {places}, the positions of the model: lower "
+            "it",
         )
 
 
@@ -124,7 +136,7 @@ class LanguageModelTask(Task):
         return [Line(line) for line in self._lines(split)]
 
     def example_of(self, line: str, where: str) -> Prompt:
-        return Prompt(" ".join(line.split()), where)
+        return Prompt(text_streams.with_blanks(line, self.experiment.data.unit), where)
 
     def blank_example(self) -> Prompt:
         return Prompt("")
@@ -141,8 +153,9 @@ class LanguageModelTask(Task):
         return -(-self._tokens(data) // self.experiment.data.batch_tokens)
 
     def _tokens(self, data: Sequence[str]) -> int:
-        words = self.experiment.data.unit == "words"
-        return sum((len(line.split()) if words else len(line)) + 1 for line in data)
+        """The number of tokens of a text; for subwords an estimate, because they are not learned yet."""
+        count = LENGTHS.get(self.experiment.data.unit, lambda line: len(line.encode()) // BYTES_PER_SUBWORD)
+        return sum(count(line) + 1 for line in data)
 
     def sides(self, split: str, examples: Sequence[str | Line]) -> Iterable[Sides]:
         return (Sides(line if isinstance(line, str) else line.text) for line in examples)
@@ -205,8 +218,9 @@ class LanguageModelTask(Task):
 
     @property
     def module(self) -> language_models.LanguageModel:
-        e = self.experiment
-        return language_models.build(e.model, self.vocabulary.size, e.data.steps, e.train.dtype, e.train.remat)
+        e, words = self.experiment, self.vocabulary
+        has_unk = UNK not in words.spare
+        return language_models.build(e.model, words.size, e.data.steps, e.train.dtype, e.train.remat, has_unk)
 
     def _start(self, rows: int) -> Any:
         return language_models.start(self.experiment.model, rows, jnp.dtype(self.experiment.train.dtype))
@@ -286,20 +300,29 @@ class LanguageModelTask(Task):
         s, module, keys = self.experiment.search, self.module, jax.vmap(jax.random.key)(seeds)
         apply: Any = lambda *arrays, method: module.apply({"params": params}, *arrays, method=method)
 
+        prepared = apply(method="prepare")  # outside of the loop over tokens
+
         def step(state: Any, token: Array) -> tuple[Any, Array, None]:
             read, last = state  # a search begins with <sos>, which stands for the last token of the prompt
-            read, logits = apply(read, jnp.where(token == SOS, last, token), method="advance")
-            return (read, last), logits, None
+            token = jnp.where(token[:, 0] == SOS, last, token[:, 0])
+            read, logits = apply(read, token, prepared, method="advance")
+            return (read, last), logits[:, None], None
 
-        state, limit = (apply(prefix, method="begin"), last), jnp.full(len(last), s.max_length)
+        # One output per prompt, so that the state needs no axis for several, nor `advance` a vmap.
+        one = Beams(lambda state, width: state, step, lambda state, origin: state)
+        state = apply(prefix, s.max_length, method="begin"), last
+        limit = jnp.full(len(last), s.max_length)
         if s.temperature == 0:
-            return search.greedy(step, state, limit, s.max_length).tokens[:, 0]
+            return search.greedy(one, state, limit, s.max_length).tokens[:, 0]
         options = {"temperature": s.temperature, "top_k": s.top_k, "top_p": s.top_p, "min_p": s.min_p}
-        return sampling.sample(step, state, limit, s.max_length, keys, **options).tokens[:, 0]
+        return sampling.sample(one, state, limit, s.max_length, keys, **options).tokens[:, 0]
 
     def _continued(self, continuation: Callable[..., Array], prompts: Sequence[Prompt]) -> list[str]:
         """The prompts with their continuations; continuation(prefix, last, seeds) is the compiled search."""
-        ids = [[EOS, *self.vocabulary.encode(prompt.text)] for prompt in prompts]
+        texts = [self.vocabulary.encode(prompt.text) for prompt in prompts]
+        ids = [[EOS, *words] if self.experiment.search.after_eos or not words else words for words in texts]
+        if not self.experiment.keeps_state:  # a Transformer reads no more
+            ids = [tokens[-self.experiment.data.steps :] for tokens in ids]
         self._check_prompts(ids)
         if batched_apply.shapes() == "all":
             for rows, width in self._prompt_shapes():
@@ -317,13 +340,15 @@ class LanguageModelTask(Task):
             for row, tokens in enumerate(some):
                 table[row, : len(tokens) - 1], last[row] = tokens[:-1], tokens[-1]
             written = jax.device_get(continuation(table, last, np.resize(seeds[first : first + PROMPTS[-1]], rows)))
-            found += [self.vocabulary.decode([*tokens[1:], *more]) for tokens, more in zip(some, written)]
+            read = texts[first : first + PROMPTS[-1]]
+            found += [self.vocabulary.decode([*words, *more]) for words, more in zip(read, written)]
         return found
 
     def _prompt_shapes(self) -> list[tuple[int, int]]:
         """The shapes (rows, tokens) of `batched_apply.few_shapes`."""
         widths = [SHORTEST]
-        while widths[-1] < self.experiment.data.steps << batched_apply.DOUBLINGS:
+        doublings = batched_apply.DOUBLINGS if self.experiment.keeps_state else 0
+        while widths[-1] < self.experiment.data.steps << doublings:
             widths.append(2 * widths[-1])
         return [(rows, width) for rows in PROMPTS for width in widths]
 
@@ -335,7 +360,7 @@ class LanguageModelTask(Task):
         )
 
     def metrics(self, examples: Sequence[Line], outputs: Sequence[LineNats]) -> dict[str, MetricResult]:
-        words = self.vocabulary.size - FIRST
+        words = self.module.words
         signature = f"unit:{self.experiment.data.unit}|vocabulary:{words}|tokens:{sum(o.tokens for o in outputs)}"
         return perplexity.results(outputs, self.experiment.data.unit == "characters", signature)
 

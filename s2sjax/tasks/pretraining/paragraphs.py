@@ -75,8 +75,8 @@ def pair_columns(vocabulary: text.AnyVocabulary, examples: Sequence[Pair], longe
 
 
 def _after(vocabulary: text.AnyVocabulary, part: str) -> list[int]:
-    """The ids of a part that is not the first of its line; character ids include the blank before it."""
-    return vocabulary.encode(f" {part}" if vocabulary.unit == "characters" else part)
+    """The ids of a part that is not the first of its line; some ids include the blank before it."""
+    return vocabulary.encode(f" {part}" if vocabulary.unit in ("characters", "pretrained") else part)
 
 
 PLACEHOLDER = "\ue000"
@@ -86,6 +86,8 @@ PLACEHOLDER = "\ue000"
 def masked_ids(vocabulary: text.AnyVocabulary, line: str) -> list[int]:
     """Encodes a line with [MASK] in it, without [CLS] and <eos>. A word that contains [MASK] is masked as a whole."""
     mask = text.mark(vocabulary, MASK)
+    if isinstance(vocabulary, text.PretrainedVocabulary):
+        return vocabulary.encode_masked(line)
     line = line.replace(PLACEHOLDER, "").replace(MASK, PLACEHOLDER)
     unknown = iter(vocabulary.unknown(line))
     ids = [mask if token == UNK and PLACEHOLDER in next(unknown) else token for token in vocabulary.encode(line)]
@@ -93,6 +95,13 @@ def masked_ids(vocabulary: text.AnyVocabulary, line: str) -> list[int]:
         return ids
     blank = [vocabulary.pieces([token]) == ["▁"] for token in ids]  # a masked subword includes its blank
     return [token for token, gone, after in zip(ids, blank, [*ids[1:], PAD]) if not (gone and after == mask)]
+
+
+def spelled(vocabulary: text.AnyVocabulary, ids: Sequence[int]) -> list[str]:
+    """The text of each of the predicted ids, as `filled` takes it."""
+    if vocabulary.unit == "pretrained":
+        return [vocabulary.decode([token]).strip() or piece for token, piece in zip(ids, vocabulary.pieces(ids))]
+    return vocabulary.pieces(ids)
 
 
 def filled(line: str, pieces: Sequence[str]) -> str:

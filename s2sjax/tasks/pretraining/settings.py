@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import field
+from typing import Literal
 
 from s2sjax.config.data import Corpus, Text, check_text
 from s2sjax.config.evaluation import EvaluationSettings
@@ -61,11 +62,16 @@ class BertModel:
     """fraction of the words of a line to predict"""
     next_weight: float = 1.0
     """weight of the next-sentence loss relative to that of the words; 0: words alone"""
+    activation: Literal["relu", "gelu", "gelu_tanh", "swish"] = "gelu_tanh"
+    """activation of the output layer of words; gelu_tanh is the approximation of gelu by tanh"""
+    epsilon: float = 1e-6
+    """number that the norm of the output layer of words adds to the variance"""
 
     def __post_init__(self):
         require(self.initial > 0, f"model.initial is {self.initial}: it must be above 0")
         require(0 < self.mask_rate < 1, f"model.mask_rate is {self.mask_rate}: it must be above 0 and below 1")
         require(self.next_weight >= 0, f"model.next_weight is {self.next_weight}: it must be at least 0")
+        require(self.epsilon > 0, f"model.epsilon is {self.epsilon}: it must be above 0")
         require(
             self.encoder.embedding_size > 0,
             "model.encoder.embedding_size is 0: the output layer compares states with word embeddings: raise it",

@@ -51,6 +51,8 @@ class Pretraining(config.Experiment):
     evaluate: BertEvaluate = BertEvaluate()
 
     # The location of the text may change, its fingerprint may not.
+    init_fields: ClassVar = ("model", "data.text")
+    offered_fields: ClassVar = ("model.encoder", "data.text")
     free_fields: ClassVar = (
         "data.train", "data.dev", "data.test", "data.origin", "evaluate.dev_examples", "evaluate.samples",
         "evaluate.batch_size",
@@ -174,9 +176,9 @@ class PretrainingTask(EncoderTask):
 
     @property
     def module(self) -> Bert:
-        e = self.experiment
+        e, m = self.experiment, self.experiment.model
         dtype = jnp.dtype(e.train.dtype)
-        return Bert(e.model.encoder, self.vocabulary.size, e.model.initial, dtype, e.train.remat)
+        return Bert(m.encoder, self.vocabulary.size, m.initial, dtype, e.train.remat, m.activation, m.epsilon)
 
     def init(self, key: Array) -> Any:
         one = jnp.ones((1, 1), jnp.int32)
@@ -275,8 +277,8 @@ class PretrainingTask(EncoderTask):
         mask, found = text.mark(self.vocabulary, MASK), []
         for line, ids in zip(examples, best):
             read = [0, *paragraphs.masked_ids(self.vocabulary, line.text)]  # [CLS] is at position 0
-            pieces = self.vocabulary.pieces([int(ids[place]) for place, token in enumerate(read) if token == mask])
-            found.append(paragraphs.filled(line.text, pieces))
+            words = [int(ids[place]) for place, token in enumerate(read) if token == mask]
+            found.append(paragraphs.filled(line.text, paragraphs.spelled(self.vocabulary, words)))
         return found
 
     def metrics(self, examples: Sequence[Pair], outputs: Sequence[MaskedPrediction]) -> dict[str, MetricResult]:

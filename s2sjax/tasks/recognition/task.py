@@ -101,6 +101,11 @@ class RecognitionTask(SignalTask):
         return -(-len(signal.frames) // self.experiment.model.reduction) >= len(signal.labels) + repeats
 
     def learn_assets(self, data: Sequence[Signal]) -> Assets:
+        require(
+            bool(self.corpus.alphabet),
+            "data.corpus has text of any words, and recognition by CTC writes the labels of an alphabet: use "
+            "transcription",
+        )
         labels = LabelModel.of(self.corpus.alphabet, (), 0)
         sequences = [labels.ids(signal.labels) for signal in data]
         return {

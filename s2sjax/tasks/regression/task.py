@@ -40,6 +40,7 @@ class Regression(config.Experiment):
     model: SeriesModel = SeriesModel()
     evaluate: SeriesEvaluate = SeriesEvaluate()
 
+    init_fields: ClassVar = ("model", "data.scale")
     free_fields: ClassVar = ("data.series.file", "evaluate.dev_examples", "evaluate.samples", "evaluate.batch_size")
 
     def __post_init__(self):

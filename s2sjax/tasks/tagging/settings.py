@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import KW_ONLY, field
 from typing import Literal
 
-from s2sjax.config.data import Corpus, Spelling, SplitFiles
+from s2sjax.config.data import Corpus, Spelling, SplitFiles, Text
 from s2sjax.config.evaluation import PredictionSettings
 from s2sjax.config.models.pair import Family
 from s2sjax.config.models.recurrent_settings import Luong
@@ -42,21 +42,33 @@ class TagData:
     min_count: int = 2
     """minimum count of a word; rarer ones become <unk> and are read by their characters alone"""
     buckets: tuple[tuple[int], ...] = ((16,), (32,), (64,), (128,), (256,))
-    """padded lengths in words; a sentence goes to the first one that fits"""
+    """padded lengths in words, or in subwords with [CLS] and <eos>; a sentence goes to the first one that fits"""
     batch_tokens: int = 1024
     """budget of a batch: rows x words of its bucket"""
     prefetch: int = 4
     """batches that Grain's threads prepare in advance"""
+    text: Text = Text("words")
+    """tokenization of the words: with the unit words, `lower` and `min_count` apply; with subwords or pretrained, the
+    encoder reads subwords, and the first of each word is tagged"""
 
     def __post_init__(self):
         at_least(1, self, "data", "min_count", "batch_tokens")
         at_least(0, self, "data", "prefetch")
         check_buckets(self.buckets)
+        require(
+            self.text.unit != "characters",
+            "data.text.unit is characters, and a tagger reads words, subwords or pretrained: set one of them",
+        )
+        for name, on in (("sampling", self.text.sampling > 0), ("spelling.on", self.text.spelling.on)):
+            require(not on, f"data.text.{name} is set, and a tagger does not use it: leave it out")
 
 
 @settings
 class TaggerModel:
-    """Word vectors from words and characters, an encoder, and a dense layer; optionally a CRF and an intent."""
+    """Word vectors from words and characters, an encoder, and a dense layer; optionally a CRF and an intent.
+
+    With data.text subwords or pretrained, the encoder reads subwords, and the settings of characters do not apply.
+    """
 
     encoder: Family = field(
         default_factory=lambda: Luong(width=256, embedding_size=192, layers=1, bidirectional=True, dropout=0.3)
@@ -84,6 +96,9 @@ class TaggerModel:
         require(self.initial > 0, f"model.initial is {self.initial}: it must be above 0")
         require(self.intent >= 0, f"model.intent is {self.intent}: it must be at least 0")
         at_least(1, self, "model", "spelling_width")
+
+    def check_width(self) -> None:
+        """Raises if the vectors of words have no room for their characters."""
         needed = 1 + self.spelling_width if self.spelling.on else 1
         require(
             self.encoder.embedding_size >= needed,

@@ -17,7 +17,7 @@ import numpy as np
 
 from s2sjax import config
 from s2sjax.config import require
-from s2sjax.core.special_tokens import EOS, SOS, SPECIALS, UNK
+from s2sjax.core.special_tokens import CLS, EOS, SOS, SPECIALS, UNK
 from s2sjax.data import text
 from s2sjax.data.batching.columns import Aligned, Columns, Ragged
 from s2sjax.data.corpora import readers, text_files
@@ -130,6 +130,38 @@ def spell(alphabet: text.Vocabulary, words: Sequence[str], length: int) -> np.nd
 # ------------------------------------------------------------------------------------- columns
 
 
+def subword_columns(
+    sentences: Sequence[Sentence], vocabulary: text.AnyVocabulary, known: Mapping[str, text.Vocabulary]
+) -> Aligned:
+    """The columns source, starts and tags, and the intent if any.
+
+    source   [CLS] ▁play ▁ja zz <eos>    subwords; [CLS] if the vocabulary has it
+    starts   2 3                         number of the first subword of each word, from 1
+    tags     O B-genre
+    """
+    blank = " " if vocabulary.unit == "pretrained" else ""  # some of those tell a word from the rest of one by a blank
+    distinct = {word for each in sentences for word in each.words}
+    ids = {word: vocabulary.encode(blank + word) or [UNK] for word in distinct}
+    cls = text.mark(vocabulary, CLS)
+    begin = [cls] if cls >= 0 else []
+    rows = [[*begin, *(index for word in each.words for index in ids[word])] for each in sentences]
+    first = len(begin) + 1
+    starts = [[first, *(first + np.cumsum([len(ids[word]) for word in each.words[:-1]]))] for each in sentences]
+    return _aligned({"source": Ragged.of_ids(rows), "starts": Ragged.of_labels(starts)}, sentences, known)
+
+
+def _aligned(
+    ragged: Mapping[str, Ragged], sentences: Sequence[Sentence], known: Mapping[str, text.Vocabulary]
+) -> Aligned:
+    """Columns with the tags, and the intent if any. Unknown ones are <unk>."""
+    tags = [ids_of(known["tags"], each.tags or ("",) * len(each.words)) for each in sentences]
+    dense = {}
+    if "intents" in known:
+        dense["intent"] = np.array(ids_of(known["intents"], (each.intent for each in sentences)), np.int32)
+    rows = np.arange(len(sentences), dtype=np.int32)
+    return Aligned(Columns({**ragged, "tags": Ragged.of_labels(tags)}, dense, rows, (len(sentences),)))
+
+
 def columns(sentences: Sequence[Sentence], known: Mapping[str, text.Vocabulary], length: int) -> Aligned:
     """The columns words, tags and characters [*, length + 2], and the intent if any. Unknown ones are <unk>.
 
@@ -139,16 +171,8 @@ def columns(sentences: Sequence[Sentence], known: Mapping[str, text.Vocabulary],
     number = {word: index for index, word in enumerate(distinct)}
     flat = np.array([number[word] for each in sentences for word in each.words], np.int64)
     offsets = np.concatenate([[0], np.cumsum([len(each.words) for each in sentences])]).astype(np.int64)
-    tags = ids_of(known["tags"], (tag for each in sentences for tag in each.tags or ("",) * len(each.words)))
     ragged = {
         "words": np.array(ids_of(known["words"], distinct), np.int32)[flat],
         "characters": spell(known["characters"], distinct, length)[flat],
-        "tags": np.array(tags, np.int32),
     }
-    dense = {}
-    if "intents" in known:
-        dense["intent"] = np.array(ids_of(known["intents"], (each.intent for each in sentences)), np.int32)
-    rows = np.arange(len(sentences), dtype=np.int32)
-    return Aligned(
-        Columns({name: Ragged(each, offsets) for name, each in ragged.items()}, dense, rows, (len(sentences),))
-    )
+    return _aligned({name: Ragged(each, offsets) for name, each in ragged.items()}, sentences, known)

@@ -1,6 +1,6 @@
-"""A tagger: an encoder of any family over words and characters, and a dense layer at each position.
+"""A tagger: an encoder of any family over words and characters, or over subwords, and a dense layer for each word.
 
-Letters: B batch, S words, C characters of a word, K tags, I intents.
+Letters: B batch, S words or subwords, C characters of a word, K tags, I intents.
 """
 
 from typing import NamedTuple
@@ -15,7 +15,7 @@ from s2sjax.core import losses
 from s2sjax.core.chains import crf
 from s2sjax.layers.parameters import param
 from s2sjax.models.encoder_decoder import masked_mean
-from s2sjax.models.frontends import SpelledWords
+from s2sjax.models.frontends import SpelledWords, Tokens, token_embedding, word_dropout
 
 
 class Scores(NamedTuple):
@@ -28,10 +28,15 @@ class Scores(NamedTuple):
 
 
 class Tagger(nn.Module):
-    """Computes tag scores W h_t + b from the encoder states h_t, and intent scores U mean_t(h_t) + c."""
+    """Computes tag scores W h_t + b from the encoder states h_t, and intent scores U mean_t(h_t) + c.
+
+    Reads words [B, S] and their characters [B, S, C]; or subwords [B, S] and the number of the first subword of each
+    word [B, S], from 1, whose states are then those of the words.
+    """
 
     family: config.Family
-    frontend: SpelledWords
+    frontend: SpelledWords | None
+    """reader of words and characters; None for subwords"""
     tags: int
     intents: int = 0
     """number of intents of a sentence; 0 for none"""
@@ -40,10 +45,21 @@ class Tagger(nn.Module):
     use_crf: bool = False
     dtype: jnp.dtype = jnp.float32
     remat_policy: str = "none"
+    size: int = 0
+    """size of the vocabulary of subwords"""
+    initial: float = 1.0
+    """initial standard deviation of the embedding of subwords"""
+    word_dropout: float = 0.0
+    """fraction of the subwords that training replaces by <unk>"""
 
     def setup(self):
-        width = self.family.encoder_spec.states
-        self.encoder = models.build_encoder(self.family, self.frontend.width, self.dtype, self.remat_policy)
+        width, family = self.family.encoder_spec.states, self.family
+        reader: SpelledWords | Tokens | None = self.frontend
+        if reader is None:  # `embedding/` is top-level, as in other tasks: see training/checkpoints/transfer.py
+            size = family.embedding_size
+            self.embedding = token_embedding(self.size, size, self.dtype, None, self.initial, family.scale_embedding)
+            self.tokens = reader = Tokens(self.embedding)
+        self.encoder = models.build_encoder(family, reader.width, self.dtype, self.remat_policy)
         self.output = layers.Dense(width, self.tags, self.dtype)
         self.intent = layers.Dense(width, self.intents, self.dtype) if self.intents else None
         shapes = {"transition": (self.tags, self.tags), "start": (self.tags,), "end": (self.tags,)}
@@ -52,12 +68,19 @@ class Tagger(nn.Module):
             zeros = nn.initializers.zeros
             self.transitions = {name: param(self, f"crf_{name}", zeros, shape) for name, shape in shapes.items()}
 
-    def __call__(self, words: Array, characters: Array, train: bool = False) -> Scores:
-        """Scores words [B, S], with <pad> at the end of each row, and characters [B, S, C]."""
-        memory = self.encoder(*self.frontend(words, characters, train), train)
-        states = layers.dropout(self, memory.states, self.dropout, train)
-        intents = None if self.intent is None else self.intent.logits(masked_mean(states, memory.mask))
-        return Scores(self.output.logits(states), intents, memory.mask, self.transitions)
+    def __call__(self, words: Array, more: Array, train: bool = False) -> Scores:
+        """Scores words [B, S], with <pad> at the end of each row, and `more`, their characters or first subwords."""
+        if self.frontend is None:
+            words = word_dropout(self, words, self.word_dropout, train)
+            memory = self.encoder(*self.tokens(words), train)
+            mask, first = more > 0, jnp.maximum(more - 1, 0)
+            states = jnp.take_along_axis(memory.states, first[..., None], axis=1)
+        else:
+            memory = self.encoder(*self.frontend(words, more, train), train)
+            states, mask = memory.states, memory.mask
+        states = layers.dropout(self, states, self.dropout, train)
+        intents = None if self.intent is None else self.intent.logits(masked_mean(states, mask))
+        return Scores(self.output.logits(states), intents, mask, self.transitions)
 
 
 def tag_loss(scores: Scores, tags: Array, smoothing: float = 0.0) -> losses.Total:

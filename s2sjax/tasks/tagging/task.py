@@ -1,13 +1,14 @@
 """Words to one tag each: parts of speech, named entities, slots; optionally with an intent for the whole sentence.
 
-A word is represented by its embedding and its characters. The encoder of any family reads the sentence, and a dense
-layer predicts the tag of each word.
+A word is represented by its embedding and its characters, or by its subwords, as BERT reads them. The encoder of any
+family reads the sentence, and a dense layer predicts the tag of each word, from the state of its first subword.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import KW_ONLY, field
+from functools import partial
 from pathlib import Path
 from typing import Any, ClassVar, NamedTuple
 
@@ -50,6 +51,7 @@ class Tagging(config.Experiment):
     evaluate: TagEvaluate = TagEvaluate()
 
     # The location of the data may change, its fingerprint may not.
+    init_fields: ClassVar = ("model", "data.lower", "data.min_count", "data.text")
     free_fields: ClassVar = (
         "data.corpus.folder", "data.corpus.origin", "evaluate.dev_examples", "evaluate.samples", "evaluate.batch_size",
     )  # fmt: skip
@@ -66,6 +68,8 @@ class Tagging(config.Experiment):
             "evaluate.metrics has the intent, and with model.intent 0 it is not learned: set it above 0",
         )
         check_positions(self.model.encoder, self.data.buckets[-1][0])
+        if self.data.text.unit == "words":
+            self.model.check_width()
 
     def task(self) -> TaggingTask:
         return TaggingTask(self)
@@ -82,7 +86,7 @@ class Tagged(NamedTuple):
 
 
 class TaggingTask(EncoderTask):
-    """Sentences to tags. Assets: the vocabularies `words`, `characters`, `tags` and optionally `intents`."""
+    """Sentences to tags. Assets: vocabularies `words` and `characters`, or `text` of subwords; `tags`, `intents`."""
 
     noun = "sentence"
     higher_is_better = True
@@ -105,11 +109,19 @@ class TaggingTask(EncoderTask):
     def blank_example(self) -> Sentence:
         return Sentence(("a",), ())
 
+    @property
+    def reads_subwords(self) -> bool:
+        return self.experiment.data.text.unit != "words"
+
     def _check_length(self, words: Sequence[str], where: str) -> None:
         most = self.experiment.model.encoder.max_positions
+        if most is None:
+            return
+        length = int(self.columns([Sentence(tuple(words), ())]).lengths[0, 0]) if self.reads_subwords else len(words)
+        unit = "subwords, with [CLS] and <eos>" if self.reads_subwords else "words"
         require(
-            most is None or len(words) <= most,
-            f"{where} has {len(words)} words, more than model.encoder.max_length {most} can address: shorten it",
+            length <= most,
+            f"{where} has {length} {unit}, more than model.encoder.max_length {most} can address: shorten it",
         )
 
     def fingerprint(self, data: Sequence[Sentence]) -> str:
@@ -139,20 +151,46 @@ class TaggingTask(EncoderTask):
     def learn_assets(self, data: Sequence[Sentence]) -> Assets:
         d = self.experiment.data
         of_words = config.Text("words", "nfkc_lower" if d.lower else "nfc", min_count=d.min_count)
-        found = {
-            "words": text.build(of_words, (" ".join(sentence.words) for sentence in data)),
+        lines = [" ".join(sentence.words) for sentence in data]
+        if self.reads_subwords:
+            return {"text": text.build(d.text, lines), **self._learn_labels(data)}
+        return {
+            "words": text.build(of_words, lines),
             "characters": text.build(config.Text("characters"), ("".join(sentence.words) for sentence in data)),
-            "tags": tagged_sentences.label_vocabulary(tag for sentence in data for tag in sentence.tags),
+            **self._learn_labels(data),
         }
+
+    def _learn_labels(self, data: Sequence[Sentence]) -> Assets:
+        found = {"tags": tagged_sentences.label_vocabulary(tag for sentence in data for tag in sentence.tags)}
         if self.experiment.model.intent:
             found["intents"] = tagged_sentences.label_vocabulary(sentence.intent for sentence in data)
         return found
 
     def adopt_assets(self, data: Sequence[Sentence], assets: Assets) -> Assets:
-        """Takes all assets of another tagger, or adds the words of another task's source vocabulary."""
+        """Takes all assets of another tagger, subwords, or adds the words of another task's source vocabulary."""
+        if self.reads_subwords:
+            return self._adopt_subwords(data, assets)
         needed = self.learn_assets(data)
         if "words" not in assets and (read := source_vocabulary(assets)) is not None:
             return {**needed, "words": tagged_sentences.with_words_of(needed["words"], read)}
+        self._check_vocabularies(needed, assets)
+        return {name: assets[name] for name in needed}
+
+    def _adopt_subwords(self, data: Sequence[Sentence], assets: Assets) -> Assets:
+        """Takes the subwords of a run of any task; those of a tagger with its tags and intents."""
+        found, unit, labels = source_vocabulary(assets), self.experiment.data.text.unit, self._learn_labels(data)
+        there = "no source vocabulary" if found is None else f"a vocabulary of {found.unit}"
+        require(
+            found is not None and found.unit == unit,
+            f"the other run has {there}, and data.text.unit is {unit}: make them equal, or leave out --init-assets",
+        )
+        if "tags" in assets:
+            self._check_vocabularies(labels, assets)
+            labels = {name: assets[name] for name in labels}
+        return {"text": found, **labels}
+
+    def _check_vocabularies(self, needed: Assets, assets: Assets) -> None:
+        """Raises unless another tagger has vocabularies that fit, and knows all labels."""
         for name, mine in needed.items():
             theirs = assets.get(name)
             require(
@@ -164,11 +202,12 @@ class TaggingTask(EncoderTask):
                 name in ("words", "characters") or not new,
                 f"the other run does not know the {name} {', '.join(sorted(new)[:5])}: leave out --init-assets",
             )
-        return {name: assets[name] for name in needed}
 
     columns_use_seed = False
 
     def columns(self, data: Sequence[Sentence]) -> AnyColumns:
+        if self.reads_subwords:
+            return tagged_sentences.subword_columns(data, self.assets["text"], self.assets)
         return tagged_sentences.columns(data, self.assets, self.experiment.model.spelling.length)
 
     def dev_columns(self, examples: Sequence[Sentence]) -> AnyColumns:
@@ -177,7 +216,10 @@ class TaggingTask(EncoderTask):
         return self.columns([s for s in examples if tags.issuperset(s.tags) and (not intents or s.intent in intents)])
 
     def describe(self, columns: AnyColumns, plan: Plan) -> list[str]:
-        sizes = [f"{len(tagged_sentences.labels_of(asset)):,} {name}" for name, asset in self.assets.items()]
+        names = {"text": "subwords"}
+        sizes = [
+            f"{len(tagged_sentences.labels_of(asset)):,} {names.get(name, name)}" for name, asset in self.assets.items()
+        ]
         first, *others = super().describe(columns, plan)
         return [first, ", ".join(sizes), *others]
 
@@ -191,17 +233,22 @@ class TaggingTask(EncoderTask):
     def module(self) -> Tagger:
         m, train = self.experiment.model, self.experiment.train
         dtype = jnp.dtype(train.dtype)
+        counts = len(self.labels("tags")), len(self.labels("intents"))
+        make = partial(Tagger, m.encoder, dropout=m.dropout, use_crf=m.crf, dtype=dtype, remat_policy=train.remat)
+        if self.reads_subwords:
+            size = self.assets["text"].size
+            return make(None, *counts, size=size, initial=m.initial, word_dropout=m.word_dropout)
         frontend = SpelledWords(
             self.assets["words"].size, self.assets["characters"].size, m.encoder.embedding_size, m.spelling_width,
-            m.spelling if m.spelling.on else None, m.word_dropout, m.initial, dtype, parent=None,
+            m.spelling if m.spelling.on else None, m.word_dropout, m.initial, dtype, m.encoder.scale_embedding,
+            parent=None,
         )  # fmt: skip
-        counts = len(self.labels("tags")), len(self.labels("intents"))
-        return Tagger(m.encoder, frontend, *counts, m.dropout, m.crf, dtype, train.remat)
+        return make(frontend, *counts)
 
     def init(self, key: Array) -> Any:
         one = jnp.ones((1, 2), jnp.int32)
         spelt = jnp.ones((1, 2, self.experiment.model.spelling.length + 2), jnp.int32)
-        return self.module.init(key, one, spelt)["params"]
+        return self.module.init(key, one, one if self.reads_subwords else spelt)["params"]
 
     def _losses(self, scores: Scores, batch: Mapping[str, Any], smoothing: float = 0.0) -> dict[str, losses.Total]:
         """Sums of -log p(tags) - weight * log p(intent), and the number of words."""
@@ -223,8 +270,10 @@ class TaggingTask(EncoderTask):
 
     def abstract_batch(self, bucket: Bucket, rows: int) -> dict[str, jax.ShapeDtypeStruct]:
         shape = (rows, *bucket)
-        spelt = (*shape, self.experiment.model.spelling.length + 2)
         intent = {"intent": ((rows,), np.int32)} if "intents" in self.assets else {}
+        if self.reads_subwords:
+            return abstract(**{name: (shape, np.int32) for name in ("source", "starts", "tags")}, **intent)
+        spelt = (*shape, self.experiment.model.spelling.length + 2)
         return abstract(words=(shape, np.int32), characters=(spelt, np.int32), tags=(shape, np.int32), **intent)
 
     def transfer_rows(self, other: Task) -> dict[str, Rows | None]:
@@ -233,6 +282,9 @@ class TaggingTask(EncoderTask):
         for name, paths in VOCABULARY_PATHS.items():
             mine, theirs = self.assets.get(name), other.assets.get(name)
             if mine is None:
+                continue
+            if name == "text":
+                found |= word_rows(mine, source_vocabulary(other.assets), paths)
                 continue
             if name == "words" and theirs is None:  # the other task reads text
                 found |= word_rows(mine, source_vocabulary(other.assets), paths, name="embedding/table")
@@ -318,10 +370,12 @@ class TaggingTask(EncoderTask):
 
 
 def _scores(module: Tagger, params: Any, batch: Mapping[str, Any], key: Array | None = None) -> Scores:
-    return apply_model(module, params, batch["words"], batch["characters"], key=key)
+    names = ("source", "starts") if module.frontend is None else ("words", "characters")
+    return apply_model(module, params, *(batch[name] for name in names), key=key)
 
 
 VOCABULARY_PATHS: dict[str, dict[str, int | None]] = {
+    "text": {"embedding/table": 0},
     "words": {"frontend/words/table": 0},
     "characters": {"frontend/characters/characters/table": 0},
     "tags": {"output/kernel": 1, "output/bias": 0, "crf_start": 0, "crf_end": 0, "crf_transition": None},

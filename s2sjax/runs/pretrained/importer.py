@@ -1,0 +1,43 @@
+"""The interface of importers: `read(folder, name, options) -> Imported`, one for each kind of model."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
+
+from s2sjax import config, interop
+
+LENGTHS = (16, 32, 64, 128, 256)
+"""lengths of the buckets of an imported run, as far as its model can address them"""
+
+
+class Options(NamedTuple):
+    """Options of an import."""
+
+    source_language: str | None = None
+    target_language: str | None = None
+    test: tuple[str, ...] = ()
+    """absolute paths of text to evaluate on"""
+
+
+class Imported(NamedTuple):
+    """A pretrained model as an experiment without training data, with all that its run folder holds."""
+
+    experiment: config.Experiment
+    assets: Mapping[str, Any]
+    params: Any
+    """nested parameters in float32"""
+    dtype: str
+    """dtype of the original files"""
+    origin: interop.Origin | None
+    """what an export needs; None if the model cannot be exported"""
+    remarks: Sequence[str]
+    """lines on what was not taken"""
+    use: str = "translate lines with s2sjax decode {run}"
+    """what to do with the run, for the last line"""
+
+
+def buckets(places: int | None) -> tuple[int, ...]:
+    """The lengths of buckets for a model that can address so many positions; None for no limit."""
+    most = places or LENGTHS[-1]
+    return tuple(length for length in LENGTHS if length <= most) or (most,)

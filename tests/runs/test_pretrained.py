@@ -1,0 +1,173 @@
+"""Import of Hugging Face folders as runs, fine-tuning, and export, as a user does it."""
+
+import json
+
+import jax.numpy as jnp
+import numpy as np
+import pretrained_folders
+import pytest
+
+import s2sjax
+from s2sjax import config, interop, models
+from s2sjax.errors import UserError
+from s2sjax.interop import safetensors_files
+from s2sjax.runs import pretrained
+from s2sjax.tasks.translation import Translation
+
+LINES = ["Das Haus ist blau.", "Hello <pad> </s> world", "x"]
+
+
+@pytest.fixture
+def folder(tmp_path):
+    return lambda name, seed=0: pretrained_folders.make(name, tmp_path, seed)
+
+
+def tensors(path) -> dict[str, bytes]:
+    found = safetensors_files.read(path)
+    return {name: (found.dtype(name), found[name].tobytes()) for name in found}
+
+
+def same_files(one, other) -> None:
+    assert tensors(one) == tensors(other)
+    assert {path.name for path in one.iterdir()} == {path.name for path in other.iterdir()}
+    for path in one.glob("*.*"):
+        if path.suffix == ".json":
+            assert json.loads(path.read_text()) == json.loads((other / path.name).read_text()), path.name
+        elif path.suffix != ".safetensors":
+            assert path.read_bytes() == (other / path.name).read_bytes()
+
+
+@pytest.mark.parametrize("name", [*pretrained_folders.SETTINGS])
+def test_an_import_decodes_scores_and_is_exported_as_it_was(name, folder, tmp_path):
+    there, said = folder(name), []
+    options = pretrained_folders.languages(name)
+    run = pretrained.import_pretrained(there, tmp_path / "run", **options, say=said.append)
+    assert said[0].startswith("imported ") and said[0].endswith("weights, stored as float32")
+    assert said[1:-1] == ["  do_sample True of generate is not taken: set search.sampling.count for random outputs"]
+
+    search = run.experiment.search
+    assert (search.beam_size, search.length_penalty, search.alpha) == (3, "power", 0.6)
+    assert (search.stop, search.forced, search.max_length) == ("heuristic", "free", 29)
+
+    run = s2sjax.load(tmp_path / "run")
+    tag = ">>deu<< " if name == "marian" else ""
+    lines = [tag + line for line in LINES]
+    outputs = run.nbest(lines, max_length=8)
+    assert all(isinstance(output.text, str) and np.isfinite(output.score) for (output,) in outputs)
+    forced = run.task.assets["target"].forced_begin
+    assert all(tuple(output.ids[: len(forced)]) == forced for (output,) in outputs)
+
+    source, target = (run.task.assets[side] for side in ("source", "target"))
+    found = interop.load(there, target.foreign)
+    module = models.build(found.settings, source.size, target.size)
+    read, written = [*source.encode(lines[0]), 2], [*target.encode("Hallo Welt"), 2]
+    logits = module.apply({"params": found.params}, jnp.asarray([read]), jnp.asarray([written]))[0]
+    log_probs = logits - np.logaddexp.reduce(np.asarray(logits), axis=-1, keepdims=True)
+    expected = sum(float(row[token]) for row, token in zip(log_probs, written))
+    ((log_prob, tokens),) = run.score([(lines[0], "Hallo Welt")])
+    assert tokens == len(written)
+    np.testing.assert_allclose(log_prob, expected, rtol=1e-5)
+
+    same_files(there, pretrained.export(run, tmp_path / "out"))
+
+
+PAIRS = "a house\tein Haus\nthe blue house\tdas blaue Haus\nhello\thallo\n"
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["t5", "bart", "nllb"])
+def test_a_fine_tuned_import_is_exported_with_its_logits(name, folder, tmp_path):
+    there, options = folder(name), pretrained_folders.languages(name)
+    pretrained.import_pretrained(there, tmp_path / "run", **options, say=lambda line: None)
+    (tmp_path / "pairs.tsv").write_text(PAIRS)
+    train = config.Train(steps=3, warmup_steps=0, evaluate_every=0, label_smoothing=0.1, r_drop=1.0, ema=0.5)
+    data = config.Data(config.TextFiles((str(tmp_path / "pairs.tsv"),)))
+    experiment = Translation("tuned", init=str(tmp_path / "run"), data=data, train=train)
+    run = s2sjax.train(experiment, tmp_path / "tuned")
+    assert run.experiment.model == s2sjax.load(tmp_path / "run").experiment.model
+    losses = [json.loads(line) for line in (tmp_path / "tuned/metrics.jsonl").read_text().splitlines()]
+    assert all(np.isfinite(line["loss"]) and line["loss"] < 40 for line in losses if "loss" in line)
+
+    out = pretrained.export(run, tmp_path / "out")
+    target = run.task.assets["target"]
+    again, params = interop.load(out, target.foreign), run.params()[0]
+    before = interop.load(there, target.foreign)
+    module = models.build(again.settings, target.size, target.size)
+    ids = np.arange(target.size, dtype=np.int32).reshape(1, -1)[:, :60]
+    logits = [module.apply({"params": each}, ids, ids) for each in (params, again.params, before.params)]
+    np.testing.assert_allclose(logits[1], logits[0], atol=1e-4)
+    assert np.abs(logits[2] - logits[0]).max() > 1e-2
+
+
+@pytest.mark.slow
+def test_two_imports_are_an_ensemble(call, folder, tmp_path):
+    for seed, name in enumerate(("one", "two")):
+        there = folder("bart", seed)
+        assert call("import", there, tmp_path / name)[0] == 0
+        (there / "model.safetensors").unlink()
+    stdin = b"a line\n"
+    each = [call("decode", tmp_path / name, "--scores", stdin=stdin) for name in ("one", "two")]
+    both = call("decode", tmp_path / "one", "--also", tmp_path / "two", "--scores", stdin=stdin)
+    assert [code for code, *_ in (*each, both)] == [0, 0, 0]
+    assert len({out for _, out, _ in (*each, both)}) == 3
+
+
+def test_the_commands(call, folder, tmp_path):
+    there = folder("nllb")
+    (tmp_path / "test.tsv").write_text("a house\tein Haus\n")
+    languages = "--source-language", "eng_Latn", "--target-language", "deu_Latn"
+    code, out, err = call("import", there, tmp_path / "run", *languages, "--test", tmp_path / "test.tsv")
+    assert (code, err) == (0, "")
+    assert out.splitlines()[-1].endswith("run: translate lines with s2sjax decode " + out.split()[-1])
+    code, out, err = call("decode", tmp_path / "run", stdin=b"a house\n\nfra_Latn a house\n")
+    assert (code, err, len(out.splitlines())) == (0, "", 3)
+    assert call("evaluate", tmp_path / "run")[0] == 0
+    assert call("export", tmp_path / "run", tmp_path / "out", "--dtype", "bfloat16")[0] == 0
+    stored = safetensors_files.read(tmp_path / "out")
+    assert {stored.dtype(name) for name in stored} == {"bfloat16"}
+    assert json.loads((tmp_path / "out/config.json").read_text())["dtype"] == "bfloat16"
+
+
+def test_mistakes_are_one_line(call, folder, tmp_path):
+    there = folder("nllb")
+
+    def refused(*arguments) -> str:
+        code, out, err = call(*arguments)
+        assert code != 0 and out == "" and err.startswith("error: ") and len(err.splitlines()) == 1
+        return err
+
+    assert "is not a folder: name one with config.json" in refused("import", tmp_path / "none", tmp_path / "run")
+    assert "by --target-language, one of ace_Arab" in refused("import", there, tmp_path / "run")
+    wrong = "--source-language", "eng_Latn", "--target-language", "deu_Lat"
+    assert "did you mean deu_Latn?" in refused("import", there, tmp_path / "run", *wrong)
+    assert not (tmp_path / "run").exists()
+    page = json.loads((there / "config.json").read_text())
+    (there / "config.json").write_text(json.dumps(page | {"model_type": "llama"}))
+    assert "llama" in refused("import", there, tmp_path / "run")
+    (there / "config.json").unlink()
+    assert "config.json" in refused("import", there, tmp_path / "run")
+
+
+def test_what_is_no_run_of_its_own_is_refused(folder, tmp_path):
+    there = folder("t5")
+    run = pretrained.import_pretrained(there, tmp_path / "run", say=lambda line: None)
+    with pytest.raises(UserError, match="run is a run already: give another folder"):
+        pretrained.import_pretrained(there, tmp_path / "run")
+    with pytest.raises(UserError, match="exists and is not empty"):
+        pretrained.export(run, there)
+    with pytest.raises(UserError, match="there is no format 'onnx': choose from hf, ctranslate2"):
+        pretrained.export(run, tmp_path / "new", "onnx")
+
+
+@pytest.mark.slow
+def test_an_export_to_ctranslate2_gives_the_scores_of_the_run(folder, tmp_path):
+    ctranslate2 = pytest.importorskip("ctranslate2")
+    run = pretrained.import_pretrained(folder("bart"), tmp_path / "run", say=lambda line: None)
+    out = pretrained.export(run, tmp_path / "out", "ctranslate2")
+    source, target = (run.task.assets[side] for side in ("source", "target"))
+    pairs = [("a house", "ein Haus"), ("hello world", "hallo")]
+    pieces = [[vocabulary.pieces(vocabulary.encode(text)) for text in texts]
+              for vocabulary, texts in zip((source, target), zip(*pairs))]  # fmt: skip
+    scored = ctranslate2.Translator(str(out)).score_batch(*pieces)
+    ours = [log_prob for log_prob, _ in run.score(pairs)]
+    np.testing.assert_allclose([sum(each.log_probs) for each in scored], ours, atol=1e-4)
