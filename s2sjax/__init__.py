@@ -173,8 +173,8 @@ def import_pretrained(
 def export(run: Run | str | Path, out: str | Path, kind: str = "hf", *, dtype: str | None = None) -> Path:
     """Writes the best checkpoint of a run as a folder that other libraries load, and returns the folder.
 
-    kind: hf, for transformers' AutoModelForSeq2SeqLM, or ctranslate2. dtype: float32, float16 or bfloat16, by default
-    that of the imported model, or float32.
+    kind: hf, for transformers' AutoModelForSeq2SeqLM, ctranslate2, or peft for low-rank adapters alone. dtype: float32,
+    float16 or bfloat16, by default that of the imported model, or float32.
     """
     from s2sjax.runs import pretrained
 

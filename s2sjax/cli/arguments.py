@@ -312,8 +312,8 @@ COMMANDS = (
     Command("export", pretrained_command.export_run, "write a Transformer as a folder that other libraries load", (
         option("run RUN", "a run folder, such as runs/multi30k"),
         option("folder FOLDER", "the folder to write"),
-        option("--format", "hf for transformers (default), or ctranslate2", choices=["hf", "ctranslate2"],
-               default="hf"),
+        option("--format", "hf for transformers (default), ctranslate2, or peft for low-rank adapters alone",
+               choices=["hf", "ctranslate2", "peft"], default="hf"),
         option("--dtype", "dtype of the tensors (default: that of the imported model, or float32)",
                choices=["float32", "float16", "bfloat16"]),
         TRUST,

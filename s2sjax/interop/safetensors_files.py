@@ -165,8 +165,6 @@ def write(
 
     The files are complete when they get their names. Returns their paths.
     """
-    from safetensors.numpy import save_file
-
     folder.mkdir(parents=True, exist_ok=True)
     present = sorted(path.name for path in folder.glob("model*.safetensors*"))
     require(not present, f"{relative_path(folder)} already has {', '.join(present[:1])}: name another folder")
@@ -174,17 +172,28 @@ def write(
     names = [f"model-{i:05}-of-{len(shards):05}.safetensors" for i in range(1, len(shards) + 1)]
     names = names if len(shards) > 1 else [ONE_FILE]
     for name, shard in zip(names, shards):
-        draft = folder / f".{name}.partial"
-        content = {tensor: np.ascontiguousarray(tensors[tensor]) for tensor in shard}
-        with naming(folder / name):
-            save_file(content, draft, dict(metadata or {"format": "pt"}))
-        os.replace(draft, folder / name)
+        write_file(folder / name, {tensor: tensors[tensor] for tensor in shard}, metadata)
     if len(shards) > 1:
         total = sum(array.nbytes for array in tensors.values())
         weight_map = {tensor: name for name, shard in zip(names, shards) for tensor in shard}
         index = {"metadata": {"total_size": total}, "weight_map": dict(sorted(weight_map.items()))}
         replace_file(folder / INDEX, json.dumps(index, indent=2) + "\n")
     return [folder / name for name in names]
+
+
+def write_file(path: Path, tensors: Mapping[str, np.ndarray], metadata: Mapping[str, str] | None = None) -> None:
+    """Writes one file, which is complete when it gets its name."""
+    from safetensors.numpy import save_file
+
+    path.parent.mkdir(parents=True, exist_ok=True)
+    draft = path.with_name(f".{path.name}.partial")
+    content = {name: np.ascontiguousarray(tensor) for name, tensor in tensors.items()}
+    with naming(path):
+        draft.touch()
+        mode = draft.stat().st_mode  # that of any new file: save_file lets only its owner read
+        save_file(content, draft, dict(metadata or {"format": "pt"}))
+        draft.chmod(mode)
+    os.replace(draft, path)
 
 
 def _shards(tensors: Mapping[str, np.ndarray], shard_bytes: float) -> list[list[str]]:

@@ -21,12 +21,11 @@ from s2sjax.layers import ADAPTER
 from s2sjax.runs import folder, initial_settings, stored_code
 from s2sjax.runs.dev_evaluation import DevEvaluation
 from s2sjax.tasks.task import Assets, Task, shapes_of, task_of
-from s2sjax.training import jax_settings, loop, multihost
+from s2sjax.training import fine_tuning, jax_settings, loop, multihost
 from s2sjax.training import mesh as meshes
 from s2sjax.training.checkpoints import transfer
 from s2sjax.training.checkpoints.fingerprints import named_leaves
 from s2sjax.training.checkpoints.manager import Checkpoints
-from s2sjax.training.fine_tuning import freeze_around_adapters
 from s2sjax.training.heartbeat import working
 from s2sjax.training.optimizers import describe_change, optimizer
 from s2sjax.training.run_log import Log
@@ -85,7 +84,7 @@ def resolve(
     """Completes and checks the settings, and reads the data. read: reads the examples, by default `read_examples`."""
     jax_settings.check()
     use_compilation_cache()
-    given = freeze_around_adapters(config.resolve_paths(experiment, Path.cwd()))
+    given = fine_tuning.freeze_around_adapters(config.resolve_paths(experiment, Path.cwd()))
     config.require_data(given)
     task = task_of(given)
     optimizer(given.train)  # raises for a wrong name or argument before the data is read
@@ -350,9 +349,12 @@ def describe(
     inputs: Inputs, task: Task, columns: AnyColumns, plan: batch_plan.Plan, template: TrainState, mesh: meshes.Mesh
 ) -> list[str]:
     """Lines on the model, the devices, the data, the batches and the settings that were chosen by data size."""
-    weights = sum(leaf.size for leaf in jax.tree.leaves(template.params))
+    count = lambda params: sum(leaf.size for leaf in jax.tree.leaves(params))
+    weights, frozen = f"{count(template.params):,} weights", task.experiment.train.frozen
+    if frozen:
+        weights += f", {count(fine_tuning.split(template.params, frozen)[0]):,} of them trained"
     devices = f"{mesh.size} {jax.devices()[0].device_kind} device{'s' if mesh.size > 1 else ''}"
-    lines = [f"{task.experiment.name}: {task.model_name} with {weights:,} weights, on {devices}"]
+    lines = [f"{task.experiment.name}: {task.model_name} with {weights}, on {devices}"]
     lines += task.describe(columns, plan)
     if plan.idle > 0.1:
         multiple = meshes.data_parallel_size(mesh) * task.experiment.train.grad_accum_steps

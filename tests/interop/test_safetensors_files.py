@@ -30,6 +30,8 @@ def test_tensors_are_read_as_they_were_written(tmp_path):
     [path] = safetensors_files.write(tmp_path, TENSORS | {"a": np.asfortranarray(TENSORS["a"])})
     assert path.name == "model.safetensors" and [path] == list(tmp_path.iterdir())
     expect_tensors(safetensors_files.read(tmp_path))
+    (tmp_path / "other").touch()
+    assert path.stat().st_mode == (tmp_path / "other").stat().st_mode
 
 
 def test_large_models_have_several_files(tmp_path):

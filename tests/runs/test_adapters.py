@@ -52,6 +52,13 @@ def test_only_the_adapters_are_trained(base, tuned):
     assert sum(jax.tree.leaves(sizes)) == sum(leaf.size for leaf in before.values())
 
 
+def test_the_log_says_how_many_weights_are_trained(base, tuned, capsys):
+    total, own = (sum(leaf.size for leaf in stored(run).values()) for run in (tuned, base))
+    longer = config.replace(tuned.experiment, train=config.replace(tuned.experiment.train, frozen=()))
+    s2sjax.train(longer, tuned.folder)
+    assert f"Transformer with {total:,} weights, {total - own:,} of them trained, on" in capsys.readouterr().out
+
+
 def test_predictions_are_those_of_the_trained_parameters(base, tuned):
     unmerged = tuned.task.translator().score(_nested(stored(tuned)), [(line, line[::-1]) for line in LINES])
     merged = tuned.score([(line, line[::-1]) for line in LINES])

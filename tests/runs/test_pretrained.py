@@ -6,6 +6,7 @@ import jax.numpy as jnp
 import numpy as np
 import pretrained_folders
 import pytest
+import safetensors.numpy
 
 import s2sjax
 from s2sjax import config, interop, models
@@ -100,6 +101,35 @@ def test_a_fine_tuned_import_is_exported_with_its_logits(name, folder, tmp_path)
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("name", ["t5", "bart"])
+def test_adapters_alone_give_the_merged_matrices(name, folder, tmp_path):
+    """W + lora_alpha / r * B A, as PEFT adds them."""
+    there = folder(name)
+    pretrained.import_pretrained(there, tmp_path / "run", say=lambda line: None)
+    (tmp_path / "pairs.tsv").write_text(PAIRS)
+    model = config.replace(s2sjax.load(tmp_path / "run").experiment.model, adapter_rank=2, adapter_scale=0.5)
+    train = config.Train(steps=2, warmup_steps=0, learning_rate=1e-2, evaluate_every=0)
+    data = config.Data(config.TextFiles((str(tmp_path / "pairs.tsv"),)), shared=True)
+    experiment = Translation("tuned", init=str(tmp_path / "run"), data=data, model=model, train=train)
+    run = s2sjax.train(experiment, tmp_path / "tuned")
+    out = pretrained.export(run, tmp_path / "adapters", "peft")
+    page = json.loads((out / "adapter_config.json").read_text())
+    assert (page["peft_type"], page["r"], page["lora_alpha"]) == ("LORA", 2, 1.0)
+    adapters = safetensors.numpy.load_file(out / "adapter_model.safetensors")
+    before = safetensors_files.read(there)
+    merged = safetensors_files.read(pretrained.export(run, tmp_path / "merged"))
+    changed = {name for name in before if not np.array_equal(before[name], merged[name])}
+    assert len(changed) == len(adapters) // 2
+    for full in changed:
+        start = f"base_model.model.{full.removesuffix('.weight')}"
+        a, b = (adapters[f"{start}.lora_{letter}.weight"] for letter in "AB")
+        assert full.split(".")[-2] in page["target_modules"]
+        np.testing.assert_allclose(before[full] + page["lora_alpha"] / page["r"] * b @ a, merged[full], atol=1e-5)
+    with pytest.raises(UserError, match="the run has no low-rank adapters"):
+        pretrained.export(s2sjax.load(tmp_path / "run"), tmp_path / "none", "peft")
+
+
+@pytest.mark.slow
 def test_two_imports_are_an_ensemble(call, folder, tmp_path):
     for seed, name in enumerate(("one", "two")):
         there = folder("bart", seed)
@@ -155,7 +185,7 @@ def test_what_is_no_run_of_its_own_is_refused(folder, tmp_path):
         pretrained.import_pretrained(there, tmp_path / "run")
     with pytest.raises(UserError, match="exists and is not empty"):
         pretrained.export(run, there)
-    with pytest.raises(UserError, match="there is no format 'onnx': choose from hf, ctranslate2"):
+    with pytest.raises(UserError, match="there is no format 'onnx': choose from hf, ctranslate2, peft"):
         pretrained.export(run, tmp_path / "new", "onnx")
 
 
