@@ -59,6 +59,8 @@ def prepare(options: argparse.Namespace, fields: list[str]) -> None:
         experiment: Any = read_experiment(options, fields)
         if not isinstance(experiment.data, config.Data):
             raise UserError(f"{options.subject} has no text to prepare: use s2sjax train")
+        if experiment.init:
+            raise UserError("prepare learns vocabularies, and init takes those of another run: train without preparing")
         corpus_folder = getattr(experiment.data.corpus, "folder", None)
         folder = config.relative_path(options.out or corpus_folder or f"prepared/{experiment.name}")
         with preparing.progress_bars() as progress:
@@ -288,6 +290,7 @@ def leave(code: int) -> NoReturn:
 def read_experiment(options: argparse.Namespace, fields: list[str]) -> Any:
     """The experiment of a file, with the model that --model names and the fields set on the command line."""
     from s2sjax import config, models
+    from s2sjax.config import adapters
     from s2sjax.core import tables
     from s2sjax.runs import experiment_file
 
@@ -309,7 +312,7 @@ def read_experiment(options: argparse.Namespace, fields: list[str]) -> Any:
             kind = type(experiment.evaluate).__name__
             raise UserError(f"{kind} has no field test for --no-test: derive it from config.EvaluationSettings")
         experiment = config.replace(experiment, evaluate=config.replace(experiment.evaluate, test=False))
-    experiment = config.resolve_paths(experiment, Path.cwd())
+    experiment = adapters.freeze_around_adapters(config.resolve_paths(experiment, Path.cwd()))
     if options.name in ("train", "sweep", "prepare"):
         data_command.offer(config.missing_data(experiment))
     return experiment

@@ -121,5 +121,6 @@ class Search:
             require(
                 value == usual or (self.beam_size > 1 and not draws),
                 f"search.{name} {value} requires beam search: "
-                + ("set search.sampling.count to 0" if draws else "raise search.beam_size above 1"),
+                + ("set search.sampling.count to 0" if draws else "raise search.beam_size above 1")
+                + (", or set search.stop bound" if name == "stop" else ""),
             )

@@ -122,7 +122,10 @@ def _cast(name: str, value: np.ndarray, dtype: str) -> np.ndarray:
 
 def _with_ulps(value: np.ndarray, ulps: np.ndarray | None) -> np.ndarray:
     """Adds the rounding errors that `_keep_remainder` has kept."""
-    return value if ulps is None else (bits(value) + ulps).view(value.dtype)
+    if ulps is None or ulps.shape != value.shape:
+        return value
+    corrected = (bits(value) + ulps).view(value.dtype)
+    return np.where(np.isfinite(corrected) & (value != 0), corrected, value)  # the neighbour of 0 below it is no number
 
 
 def _exported_config(

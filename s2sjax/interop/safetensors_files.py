@@ -183,6 +183,7 @@ def write(
 
 def write_file(path: Path, tensors: Mapping[str, np.ndarray], metadata: Mapping[str, str] | None = None) -> None:
     """Writes one file, which is complete when it gets its name."""
+    from safetensors import SafetensorError
     from safetensors.numpy import save_file
 
     path.parent.mkdir(parents=True, exist_ok=True)
@@ -191,7 +192,11 @@ def write_file(path: Path, tensors: Mapping[str, np.ndarray], metadata: Mapping[
     with naming(path):
         draft.touch()
         mode = draft.stat().st_mode  # that of any new file: save_file lets only its owner read
-        save_file(content, draft, dict(metadata or {"format": "pt"}))
+        try:
+            save_file(content, draft, dict(metadata or {"format": "pt"}))
+        except SafetensorError as error:
+            draft.unlink(missing_ok=True)
+            raise UserError(f"{relative_path(path)} cannot be written ({one_line(error)}): free some space") from None
         draft.chmod(mode)
     os.replace(draft, path)
 

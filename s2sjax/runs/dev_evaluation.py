@@ -40,7 +40,7 @@ class DevEvaluation:
         return found
 
     def __call__(self, state: TrainState, step: int) -> Scores:
-        params = evaluation_params(state)
+        params = self.task.merged(evaluation_params(state))
         with counting(self.log.count):
             outputs = self.predict(params, self.dev)
         results, groups = score(self.task, self.dev, outputs)

@@ -258,7 +258,7 @@ def load_experiment(
 
 def folder_and_members(path: Path) -> list[Path]:
     """A folder and, if it is a sweep, the folders of its members."""
-    return [path, *sorted(each.parent for each in path.glob("*/config.json"))]
+    return [path, *sorted(each.parent for each in path.glob("*/config.json") if b'"s2sjax"' in each.read_bytes())]
 
 
 def load_file(file: str | Path) -> ModuleType:

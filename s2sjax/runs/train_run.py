@@ -12,6 +12,7 @@ import numpy as np
 from optax import GradientTransformation as Optimizer
 
 from s2sjax import config
+from s2sjax.config import adapters
 from s2sjax.core.backend.device import compiler_options, use_compilation_cache
 from s2sjax.core.traced_numbers import Disagree
 from s2sjax.data.batching import batch_plan
@@ -84,12 +85,17 @@ def resolve(
     """Completes and checks the settings, and reads the data. read: reads the examples, by default `read_examples`."""
     jax_settings.check()
     use_compilation_cache()
-    given = fine_tuning.freeze_around_adapters(config.resolve_paths(experiment, Path.cwd()))
+    given = adapters.freeze_around_adapters(config.resolve_paths(experiment, Path.cwd()))
     config.require_data(given)
     task = task_of(given)
     optimizer(given.train)  # raises for a wrong name or argument before the data is read
     initial_settings.check_other(given, path)
     source = _source(path, init, init_assets, given.init)
+    if adapters.freezes_all_others(given) and source is None and not folder.has_checkpoint(path):
+        raise UserError(
+            "adapter_rank trains only low-rank adapters, and there is no run whose parameters they adapt: set init of "
+            "the experiment, or --init RUN"
+        )
     recorded = folder.read_config(path)
     mesh = meshes.make_mesh(given.train.mesh)
     task.check_mesh(mesh.shape)
@@ -267,7 +273,10 @@ def initial_state(
         return meshes.init_sharded(make_init_fn(task, rows, tx), *place)
     params = meshes.abstract_state(task.init, *place)
     theirs = jax.eval_shape(source.task.init, jax.random.key(task.experiment.seed))
-    merges = _adapters(theirs) not in ({}, _adapters(params))  # ours, if there are any, are added to merged matrices
+    scales = [adapters.adapter_scales(each.experiment.model) for each in (task, source.task)]
+    # Adapters of another shape or scale are merged, and ours, if there are any, are new.
+    same = _adapters(theirs) == _adapters(params) and scales[0] == scales[1]
+    merges = bool(_adapters(theirs)) and not same
     there = jax.eval_shape(source.task.merged, theirs) if merges else theirs
     found = transfer.match(params, there, task.transfer_rows(source.task))
     transfer.require_some(found, str(source.folder))

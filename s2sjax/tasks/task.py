@@ -33,6 +33,7 @@ import numpy as np
 
 from s2sjax import models
 from s2sjax.config import Experiment, ModelSettings, replace, require, settings
+from s2sjax.config.adapters import adapter_scales
 from s2sjax.data import text
 from s2sjax.data.assets import load_json
 from s2sjax.data.batching.batch_plan import Plan
@@ -43,6 +44,7 @@ from s2sjax.data.examples import Example
 from s2sjax.errors import UserError
 from s2sjax.evaluate.metrics.corpus_metrics import MetricResult
 from s2sjax.evaluate.prediction.heldout_loss import EvaluationLoss
+from s2sjax.layers import merge_adapters
 from s2sjax.training.checkpoints.transfer import Rows
 from s2sjax.training.mesh import Rules
 from s2sjax.training.train_state import Loss
@@ -294,7 +296,8 @@ class Task(ABC):
 
     def merged(self, params: Params) -> Params:
         """The parameters to predict with, in which low-rank adapters, if there are any, are merged."""
-        return params
+        scales = adapter_scales(self.experiment.model)
+        return merge_adapters(params, scales[0]) if scales else params
 
     @property
     def rules(self) -> Rules:

@@ -115,7 +115,7 @@ class EncoderDecoderTask(Task):
         params = jax.eval_shape(init, key, self.source_example(), jnp.ones((1, 1), jnp.int32))["params"]
         return {path: leaf.shape for path, leaf in named_leaves(params)}
 
-    def merged(self, params: Any) -> Any:
+    def merged(self, params: Any) -> Any:  # the two sides of a pair may have adapters of two scales
         scales = dict(zip(("encoder", "decoder"), (side.adapter_scale for side in encoder_and_decoder(self.network))))
         return {
             name: layers.merge_adapters(part, scales[name]) if name in scales else part for name, part in params.items()

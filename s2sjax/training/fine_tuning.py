@@ -6,7 +6,6 @@ gradient, no moments, no weight decay, and no part in the norm of the gradient.
 
 from __future__ import annotations
 
-import dataclasses
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
@@ -15,7 +14,6 @@ import jax
 import jax.numpy as jnp
 import optax
 
-from s2sjax import config
 from s2sjax.core.traced_numbers import Scalar
 from s2sjax.errors import UserError
 from s2sjax.training.mesh import path_of
@@ -26,24 +24,6 @@ SHOWN = 6
 
 
 # ------------------------------------------------------------------------------------ frozen
-
-ALL_BUT_ADAPTERS = r"^(?!.*/adapter_[ab]$).*(encoder|decoder|embedding|frontend|blocks|positions|final_norm)"
-"""train.frozen of a model with low-rank adapters, if it is not set: a new head, such as a classifier's, is trained"""
-
-
-def freeze_around_adapters(experiment: Any) -> Any:
-    """The experiment with train.frozen set for its low-rank adapters, if it has any and train.frozen is empty."""
-    if experiment.train.frozen or not _has_adapters(experiment.model):
-        return experiment
-    return config.replace(experiment, train=config.replace(experiment.train, frozen=(ALL_BUT_ADAPTERS,)))
-
-
-def _has_adapters(settings: Any) -> bool:
-    """Whether a model, or a part of it, has low-rank adapters."""
-    if not dataclasses.is_dataclass(settings):
-        return False
-    nested = (getattr(settings, field.name) for field in dataclasses.fields(settings))
-    return bool(getattr(settings, "adapter_rank", 0)) or any(map(_has_adapters, nested))
 
 
 def frozen_paths(params: Tree, patterns: Sequence[str]) -> set[str]:

@@ -6,6 +6,7 @@ import pytest
 
 import s2sjax
 from s2sjax import config, interop
+from s2sjax.errors import UserError
 from s2sjax.runs import folder, pretrained
 from s2sjax.tasks.translation import Translation
 from s2sjax.training.checkpoints.fingerprints import named_leaves
@@ -78,10 +79,17 @@ def _nested(leaves: dict[str, np.ndarray]) -> dict:
     return tree
 
 
+def test_adapters_of_nothing_are_refused(tmp_path):
+    model = config.replace(TINY, adapter_rank=2)
+    with pytest.raises(UserError, match="there is no run whose parameters they adapt: set init of the experiment"):
+        s2sjax.train(experiment("new", 1, model=model), tmp_path / "new")
+    assert not (tmp_path / "new" / "config.json").exists()
+
+
 @pytest.mark.slow
-@pytest.mark.parametrize("rank", [0, 3])
-def test_a_run_that_starts_from_adapters_starts_from_the_merged_matrices(tuned, rank, tmp_path):
-    model = config.replace(TINY, adapter_rank=rank)
+@pytest.mark.parametrize("rank, scale", [(0, 1.0), (3, 0.5), (2, 5.0)])
+def test_a_run_that_starts_from_adapters_starts_from_the_merged_matrices(tuned, rank, scale, tmp_path):
+    model = config.replace(TINY, adapter_rank=rank, adapter_scale=scale)
     train = config.Train(steps=1, warmup_steps=0, learning_rate=1e-12, evaluate_every=0)
     new = s2sjax.train(experiment("new", 1, model=model, train=train, init=str(tuned.folder)), tmp_path / "new")
     expected = {path: np.asarray(leaf) for path, leaf in named_leaves(tuned.params()[0])}

@@ -1,6 +1,8 @@
 """Import of Hugging Face folders as runs, fine-tuning, and export, as a user does it."""
 
 import json
+import re
+from pathlib import Path
 
 import jax.numpy as jnp
 import numpy as np
@@ -201,3 +203,44 @@ def test_an_export_to_ctranslate2_gives_the_scores_of_the_run(folder, tmp_path):
     scored = ctranslate2.Translator(str(out)).score_batch(*pieces)
     ours = [log_prob for log_prob, _ in run.score(pairs)]
     np.testing.assert_allclose([sum(each.log_probs) for each in scored], ours, atol=1e-4)
+
+
+@pytest.mark.slow
+def test_the_python_of_the_page_runs(folder, tmp_path, monkeypatch):
+    """The experiments are built; what uses CTranslate2 runs, with a small model."""
+    pytest.importorskip("ctranslate2")
+    monkeypatch.chdir(tmp_path)
+    run = pretrained.import_pretrained(folder("marian"), "runs/medical", say=lambda line: None)
+    pretrained.export(run, "exported-ct2", "ctranslate2")
+    page = (Path(__file__).parents[2] / "docs/pretrained.md").read_text(encoding="utf-8")
+    programs = re.findall("```python\n(.*?)```", page, re.S)
+    assert len(programs) == 5
+    for program in programs:
+        names: dict = {}
+        exec(program, names)
+        built = [value for value in names.values() if isinstance(value, config.Experiment)]
+        assert built or "translate_batch" in program
+        assert all(experiment.init.startswith("runs/") for experiment in built)
+
+
+def test_an_import_that_was_interrupted_leaves_no_run(folder, tmp_path, monkeypatch):
+    there = folder("nllb")
+    with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
+        patch.setattr("s2sjax.runs.pretrained.original.keep", lambda *_: (_ for _ in ()).throw(KeyboardInterrupt))
+        pretrained.import_pretrained(there, tmp_path / "run", source_language="eng_Latn", target_language="deu_Latn")
+    assert not (tmp_path / "run").exists()
+    options = {"source_language": "eng_Latn", "target_language": "fra_Latn"}
+    run = pretrained.import_pretrained(there, tmp_path / "run", **options)
+    assert run.task.assets["target"].default_tag == "fra_Latn"
+    same_files(there, pretrained.export(run, tmp_path / "out"))
+    assert {path.name for path in tmp_path.iterdir()} == {"nllb", "run", "out"}
+
+
+@pytest.mark.parametrize(
+    "name, value", [("num_beams", "four"), ("length_penalty", [1]), ("early_stopping", "x"), ("max_length", True)]
+)
+def test_wrong_settings_of_generate_are_named(name, value, folder, tmp_path):
+    there = folder("t5")
+    (there / "generation_config.json").write_text(json.dumps({name: value}))
+    with pytest.raises(UserError, match=f"generation_config.json: {name} is "):
+        pretrained.import_pretrained(there, tmp_path / "run")

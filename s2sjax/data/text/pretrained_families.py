@@ -246,7 +246,7 @@ def _bart(folder: Folder) -> Tokenizer:
 def _pegasus(folder: Folder) -> Tokenizer:
     if "tokenizer.json" in folder.files:
         return _of_json(folder, folder.tokenizer_json(), None)
-    offset = int(folder.settings.get("offset", PEGASUS_OFFSET))
+    offset = _count(folder, "offset", PEGASUS_OFFSET)
     segmenter = SentencePieceModel(folder.bytes("spiece.model"), "spiece.model", offset + 2)
     names = ["<pad>", "</s>", "<mask_1>", "<mask_2>", *(f"<unk_{index}>" for index in range(2, offset))]
     special = frozenset(range(offset + 3))
@@ -258,7 +258,7 @@ def _t5(folder: Folder) -> Tokenizer:
     if "tokenizer.json" in folder.files:
         return _of_json(folder, folder.tokenizer_json(), None)
     segmenter = SentencePieceModel(folder.bytes("spiece.model"), "spiece.model", 2)
-    extra = [f"<extra_id_{index}>" for index in reversed(range(int(folder.settings.get("extra_ids", 100))))]
+    extra = [f"<extra_id_{index}>" for index in reversed(range(_count(folder, "extra_ids", 100)))]
     size = len(segmenter.names)
     special = frozenset([*segmenter.controls, *range(size, size + len(extra))])
     segmenter.numbered(dict(enumerate([*segmenter.names, *extra])), special)
@@ -268,7 +268,7 @@ def _t5(folder: Folder) -> Tokenizer:
 def _byt5(folder: Folder) -> Tokenizer:
     names = ["<pad>", "</s>", "<unk>"]
     names += [chr(byte) if 0x20 < byte < 0x7F else f"<0x{byte:02X}>" for byte in range(256)]
-    names += [f"<extra_id_{index}>" for index in range(int(folder.settings.get("extra_ids") or 125))]
+    names += [f"<extra_id_{index}>" for index in range(_count(folder, "extra_ids", 125))]
     special = frozenset([0, 1, 2, *range(256 + BYT5_OFFSET, len(names))])
     return _tokenizer(folder, Bytes(), dict(enumerate(names)), special, None)
 
@@ -411,3 +411,14 @@ def _tokenizer(
     start = None if start in (pad, eos, unk) else start
     special |= {pad, eos, unk} | ({start} if start is not None else set())
     return Tokenizer(segmenter, pieces, pad, eos, unk, start, special, tags, tag_form, side_has_language)
+
+
+def _count(folder: Folder, name: str, usual: int) -> int:
+    """A number of special tokens in tokenizer_config.json."""
+    found = folder.settings.get(name)
+    found = usual if found is None else found
+    demand(
+        type(found) is int and 0 <= found <= 10_000,
+        f"{name} in tokenizer_config.json is {found!r}: it must be a number of special tokens",
+    )
+    return found

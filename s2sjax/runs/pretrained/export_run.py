@@ -35,9 +35,14 @@ def export(run: Run, out: str | Path, kind: str = "hf", *, dtype: str | None = N
     require(kind in FORMATS, f"there is no format {kind!r}: choose from {', '.join(FORMATS)}")
     continues = isinstance(run.experiment, LanguageModel)
     require(
-        continues or (isinstance(run.experiment, Translation) and isinstance(run.experiment.model, config.Transformer)),
+        continues or (isinstance(run.experiment, Translation) and type(run.experiment.model) is config.Transformer),
         f"{run.folder} is a {run.task.model_name}: only a Transformer that translates text can be exported",
     )
+    for side in SIDES if not continues else ():
+        require(
+            not getattr(run.experiment.data, side).spelling.on,
+            f"{run.folder} computes word vectors from characters (data.{side}.spelling), which no format can hold",
+        )
     require(kind == "hf" or not continues, f"{run.folder} is a language model, and {kind} is for translation: use hf")
     if out.exists() and (not out.is_dir() or any(out.iterdir())):
         raise UserError(f"{out} exists and is not empty: give another folder")

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 import re
+import shutil
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -17,6 +19,7 @@ from s2sjax.runs import folder, lock
 from s2sjax.runs.pretrained import encoder, language_model, original, translation, whisper
 from s2sjax.runs.pretrained.importer import Imported, Options
 from s2sjax.runs.run import Run
+from s2sjax.tasks.task import Task
 from s2sjax.training.checkpoints.fingerprints import named_leaves
 from s2sjax.training.train_state import TrainState
 
@@ -48,27 +51,38 @@ def import_pretrained(
     there, out = config.local_path(source), config.local_path(out)
     require(there.is_dir(), f"{there} is not a folder: name one with config.json and model.safetensors")
     require(not folder.has_checkpoint(out), f"{out} is a run already: give another folder")
+    used = out.exists() and (not out.is_dir() or any(out.iterdir()))
+    require(not used, f"{out} exists and is not empty: give another folder")
     paths = tuple(str(config.local_path(path).absolute()) for path in test)
     options = Options(source_language, target_language, paths)
     kind = read_json(there / "config.json").get("model_type")
     read = IMPORTERS.get(str(kind), translation.read)
     found = read(there, re.sub(r"[^\w.-]", "-", out.absolute().name), options)
-    with lock.held(out):
-        task = folder.start_task(found.experiment, out, [], learned=found.assets)
-        _check_parameters(task, found.params)
-        params = jax.tree.map(jnp.asarray, found.params)
-        zero = jnp.int32(0)
-        checkpoints = folder.checkpoints(out, task)
-        checkpoints.save(TrainState(zero, params, (), None, zero, zero), 0)
-        checkpoints.close()
-        if found.origin:
-            original.keep(out / folder.PRETRAINED, found.origin)
-    weights = sum(leaf.size for leaf in jax.tree.leaves(params))
+    draft = out.absolute().with_name(f".{out.absolute().name}.partial")
+    shutil.rmtree(draft, ignore_errors=True)  # left by an import that was interrupted
+    task = _write(draft, found)
+    out.parent.mkdir(parents=True, exist_ok=True)
+    os.replace(draft, out)
+    weights = sum(leaf.size for leaf in jax.tree.leaves(found.params))
     say(f"imported {kind}: {weights:,} weights, stored as {found.dtype}")
     for line in found.remarks:
         say(f"  {line}")
     say(f"wrote {out}: {found.use.format(run=out)}")
     return Run(out, task)
+
+
+def _write(out: Path, found: Imported) -> Task:
+    """Writes the run folder, and returns its task."""
+    with lock.held(out):
+        task = folder.start_task(found.experiment, out, [], learned=found.assets)
+        _check_parameters(task, found.params)
+        params, zero = jax.tree.map(jnp.asarray, found.params), jnp.int32(0)
+        checkpoints = folder.checkpoints(out, task)
+        checkpoints.save(TrainState(zero, params, (), None, zero, zero), 0)
+        checkpoints.close()
+        if found.origin:
+            original.keep(out / folder.PRETRAINED, found.origin)
+    return task
 
 
 def _check_parameters(task: Any, params: Any) -> None:

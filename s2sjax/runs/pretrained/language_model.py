@@ -55,6 +55,7 @@ def read(folder: Path, name: str, options: Options) -> Imported:
 
 def _continuation(page: Mapping[str, Any]) -> tuple[Continuation, list[str]]:
     """The settings of `generate` for continuations, and lines on what was not taken."""
+    generation.check(page)
     number = lambda name, usual: usual if page.get(name) is None else page[name]
     fields: dict[str, Any] = {"temperature": 0.0}
     if page.get("do_sample"):
