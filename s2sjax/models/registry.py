@@ -63,8 +63,7 @@ TENSOR_RULES: Table[type, Rules] = Table({
         (r"decoder/(lowest|upper_\d+)/(input|state|context)$", (None, "tensor")),
     ),
     config.Transformer: (
-        (r"(query|key_value|inner|gate)/kernel$", (None, "tensor")),
-        (r"(query|key_value|inner|gate)/bias$", ("tensor",)),
+        (r"(query|key_value|inner|gate)/(kernel|bias)$", ("tensor",)),
         (r"blocks/stack/(attention|cross)/output/kernel$", ("tensor", None)),
         (r"outer/kernel$", ("tensor", None)),
     ),
