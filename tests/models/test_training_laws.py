@@ -100,6 +100,14 @@ def test_one_device_equals_eight_on_each_axis(name, mesh):
     eight_are_one(name, mesh)
 
 
+PRETRAINED = ("transformer-t5", "transformer-t5-gated", "transformer-bart", "transformer-nllb", "transformer-adapters")
+
+
+@zoo.each(PRETRAINED, quick=(), rare=set(PRETRAINED) - {"transformer-t5-gated"})
+def test_one_device_equals_eight_for_the_options_of_pretrained_models(name):
+    eight_are_one(name, dict(data=2, fsdp=2, tensor=2))
+
+
 def eight_are_one(name, mesh):
     """Dropout is on: its masks do not depend on where the rows lie."""
     alone, parameters = losses_and_parameters(name, one_device())
