@@ -156,7 +156,7 @@ def _print_extras(extras: dict[str, list[Requirement]], used: str) -> None:
     for name, required in extras.items():
         missing = [] if name == used else [each for each in required if problem(each)]
         state = f"not installed: {_install(missing)}" if missing else "installed"
-        print(f"  {name:10}{EXTRAS.get(name, ''):39}{state}")
+        print(f"  {name:11}{EXTRAS.get(name, ''):39}{state}")
 
 
 # -------------------------------------------------------------------------------------- devices
