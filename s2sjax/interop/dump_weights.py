@@ -17,7 +17,7 @@ from s2sjax import config
 from s2sjax.config import require
 from s2sjax.core.special_tokens import PAD
 from s2sjax.interop.correspondence import Foreign, Row, export_parameter, parameter_shape
-from s2sjax.interop.families.family import Family
+from s2sjax.interop.families.family import ExportedFamily
 from s2sjax.interop.formats import (
     FAMILIES,
     Ids,
@@ -72,7 +72,11 @@ def dump(
 
 
 def _written_tables(
-    settings: config.Transformer, family: Family, vocabularies: Foreign, prefix: str, origin: Origin | None
+    settings: config.Transformer,
+    family: ExportedFamily,
+    vocabularies: Foreign,
+    prefix: str,
+    origin: Origin | None,
 ) -> list[Row]:
     """The correspondences of the tables that an export has: those of the origin, if it has the same ties."""
     names = family.roles(prefix)._asdict()
@@ -83,7 +87,7 @@ def _written_tables(
     return rows + bias_rows(settings, family, vocabularies)
 
 
-def _check_vocabularies(settings: config.Transformer, family: Family, vocabularies: Foreign) -> None:
+def _check_vocabularies(settings: config.Transformer, family: ExportedFamily, vocabularies: Foreign) -> None:
     """Raises a UserError for vocabularies that the format cannot hold."""
     require(
         family.model_type == "marian" or np.array_equal(vocabularies["source"], vocabularies["target"]),
@@ -129,7 +133,11 @@ def _with_ulps(value: np.ndarray, ulps: np.ndarray | None) -> np.ndarray:
 
 
 def _exported_config(
-    settings: config.Transformer, family: Family, vocabularies: Foreign, origin: Origin | None, dtype: str | None
+    settings: config.Transformer,
+    family: ExportedFamily,
+    vocabularies: Foreign,
+    origin: Origin | None,
+    dtype: str | None,
 ) -> dict[str, Any]:
     """The entries of the origin, with those that the settings have changed since; without an origin all entries."""
     sizes = len(vocabularies["source"]), len(vocabularies["target"])

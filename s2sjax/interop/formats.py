@@ -11,9 +11,9 @@ from s2sjax.config import require
 from s2sjax.config.models.specs import Tie
 from s2sjax.interop.correspondence import Foreign, Row, Side
 from s2sjax.interop.families import bart, t5
-from s2sjax.interop.families.family import Difference, Family
+from s2sjax.interop.families.family import Difference, ExportedFamily
 
-FAMILIES: dict[str, Family] = {family.model_type: family for family in (*bart.FAMILIES, *t5.FAMILIES)}
+FAMILIES: dict[str, ExportedFamily] = {family.model_type: family for family in (*bart.FAMILIES, *t5.FAMILIES)}
 REFUSED = {
     "umt5": "each of its layers has relative positions of its own",
     "longt5": "its attention is local",
@@ -67,7 +67,7 @@ def settings_of(hf_config: Mapping[str, Any]) -> config.Transformer:
     return family_of(hf_config).settings(hf_config)
 
 
-def family_of(hf_config: Mapping[str, Any]) -> Family:
+def family_of(hf_config: Mapping[str, Any]) -> ExportedFamily:
     """The family of a config.json."""
     name = hf_config.get("model_type")
     name = None if name is None else str(name)
@@ -107,7 +107,7 @@ def vocabularies_of(foreign: Ids) -> Foreign:
     return {"source": np.asarray(source), "target": np.asarray(target)}
 
 
-def prefix_of(family: Family, names: Iterable[str]) -> str:
+def prefix_of(family: ExportedFamily, names: Iterable[str]) -> str:
     """The start of the names: a model that was saved without its output layer does not have it."""
     return family.prefix if any(name.startswith(family.prefix) for name in names) else ""
 
@@ -121,7 +121,7 @@ def table_row(settings: config.Transformer, role: str, name: str, vocabularies: 
     return Row(f"{side}_embedding/table", (name,), shape, vocabulary=side)
 
 
-def bias_rows(settings: config.Transformer, family: Family, vocabularies: Foreign) -> list[Row]:
+def bias_rows(settings: config.Transformer, family: ExportedFamily, vocabularies: Foreign) -> list[Row]:
     """The correspondence of the bias of the logits, if there is one."""
     has_bias = not settings.ties_output if settings.output_bias is None else settings.output_bias
     shape = 1, len(vocabularies["target"])

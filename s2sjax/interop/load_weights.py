@@ -22,7 +22,7 @@ from s2sjax.core.special_tokens import EOS, PAD
 from s2sjax.files import relative_path
 from s2sjax.interop.correspondence import Foreign, Row, export_parameter, import_parameter
 from s2sjax.interop.families import bart
-from s2sjax.interop.families.family import Family
+from s2sjax.interop.families.family import ExportedFamily
 from s2sjax.interop.formats import (
     Ids,
     Imported,
@@ -70,7 +70,9 @@ def load(folder: Path | str, foreign: Ids) -> Imported:
     return Imported(settings, params, most_frequent, Origin(family.model_type, hf_config, tie, dtypes, reader.unused))
 
 
-def _check_ids(family: Family, hf_config: Mapping[str, Any], settings: config.Transformer, foreign: Ids) -> None:
+def _check_ids(
+    family: ExportedFamily, hf_config: Mapping[str, Any], settings: config.Transformer, foreign: Ids
+) -> None:
     """Raises a UserError unless the ids of the vocabulary are those of config.json."""
     c = family.complete(hf_config)
     require(
@@ -132,7 +134,7 @@ class Reader:
         x, y = self.tensors[one], self.tensors[other]
         return x.shape == y.shape and x.dtype == y.dtype and bool(np.array_equal(bits(x), bits(y)))
 
-    def check_rest(self, family: Family, settings: config.Transformer, prefix: str) -> None:
+    def check_rest(self, family: ExportedFamily, settings: config.Transformer, prefix: str) -> None:
         """Keeps the tensors that the model does not use. Raises a UserError for one that it should use."""
         for name in sorted(set(self.tensors) - self.used - set(family.roles(prefix))):
             require(
@@ -142,7 +144,7 @@ class Reader:
             )
             self.unused[name] = self.tensors[name]
 
-    def _is_ignored(self, name: str, family: Family, settings: config.Transformer, prefix: str) -> bool:
+    def _is_ignored(self, name: str, family: ExportedFamily, settings: config.Transformer, prefix: str) -> bool:
         """Whether a tensor is the table of sinusoids, or one that transformers ignores."""
         sinusoids = {f"{prefix}{side}.embed_positions.weight" for side in ("encoder", "decoder")}
         if settings.positions != "sinusoidal" or name not in sinusoids:
@@ -153,7 +155,7 @@ class Reader:
 
 
 def _tied_tables(
-    reader: Reader, family: Family, hf_config: Mapping[str, Any], prefix: str
+    reader: Reader, family: ExportedFamily, hf_config: Mapping[str, Any], prefix: str
 ) -> tuple[Tie, dict[str, str]]:
     """Which of the tables over the vocabulary are equal, and the name of the tensor of each role.
 

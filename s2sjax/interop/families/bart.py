@@ -26,7 +26,7 @@ from s2sjax import config
 from s2sjax.interop.correspondence import Row, dense, norm
 from s2sjax.interop.families.family import (
     Difference,
-    Family,
+    ExportedFamily,
     activation,
     decoder_start,
     differing,
@@ -39,7 +39,7 @@ EPSILON = 1e-5
 
 
 @dataclass(frozen=True)
-class Bart(Family):
+class Bart(ExportedFamily):
     """One of these models."""
 
     norm: Literal["post", "pre"]

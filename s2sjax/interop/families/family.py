@@ -1,6 +1,7 @@
 """What the families share: reading a config.json, and comparing settings with what a format can hold."""
 
 import json
+from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar, NamedTuple
@@ -55,7 +56,7 @@ _KINDS = {
 
 
 @dataclass(frozen=True)
-class Family:
+class Family(ABC):
     """A kind of model of transformers: its config.json, and the names of its tensors."""
 
     model_type: str
@@ -87,27 +88,31 @@ class Family:
             )
         return result
 
+    @abstractmethod
     def settings(self, c: Mapping[str, Any]) -> config.Transformer:
         """The settings of a config.json, with its ties. Raises a UserError for what s2sjax does not have."""
-        raise NotImplementedError
 
+    @abstractmethod
+    def rows(self, settings: config.Transformer, prefix: str) -> list[Row]:
+        """The correspondences of all parameters but those over the vocabulary."""
+
+
+class ExportedFamily(Family):
+    """A kind of model that is imported and exported."""
+
+    @abstractmethod
     def hf_config(
         self, settings: config.Transformer, sizes: tuple[int, int], foreign: np.ndarray, dtype: str
     ) -> dict[str, Any]:
         """The config.json of settings. `sizes` are those of the two vocabularies."""
-        raise NotImplementedError
 
-    def rows(self, settings: config.Transformer, prefix: str) -> list[Row]:
-        """The correspondences of all parameters but those over the vocabulary."""
-        raise NotImplementedError
-
+    @abstractmethod
     def differences(self, settings: config.Transformer) -> list[Difference]:
         """The settings that the format cannot hold."""
-        raise NotImplementedError
 
+    @abstractmethod
     def separate(self, c: Mapping[str, Any]) -> set[str]:
         """The roles whose tensors may differ from the shared one."""
-        raise NotImplementedError
 
     def roles(self, prefix: str) -> Roles:
         embedding = f"{prefix}{{}}.embed_tokens.weight"

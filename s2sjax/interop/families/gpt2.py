@@ -13,7 +13,14 @@ import numpy as np
 from s2sjax import config
 from s2sjax.config import require
 from s2sjax.interop.correspondence import Row, norm
-from s2sjax.interop.families.family import Difference, Family, Roles, activation, differing, foreign_activation
+from s2sjax.interop.families.family import (
+    Difference,
+    ExportedFamily,
+    Roles,
+    activation,
+    differing,
+    foreign_activation,
+)
 
 SCORES: dict[str, Any] = {"scale_attn_weights": True, "scale_attn_by_inverse_layer_idx": False}
 FIXED: dict[str, Any] = SCORES | {"add_cross_attention": False}
@@ -21,7 +28,7 @@ FIXED: dict[str, Any] = SCORES | {"add_cross_attention": False}
 
 
 @dataclass(frozen=True)
-class GPT2(Family):
+class GPT2(ExportedFamily):
     """GPT-2, as settings of the blocks of a language model: `decoder_layers` of them."""
 
     prefix: ClassVar[str] = "transformer."

@@ -20,7 +20,7 @@ from s2sjax.core.attention import position_encodings
 from s2sjax.interop.correspondence import Row, dense, norm
 from s2sjax.interop.families.family import (
     Difference,
-    Family,
+    ExportedFamily,
     activation,
     decoder_start,
     differing,
@@ -33,7 +33,7 @@ GATED = {"relu": "gated-relu", "gelu": "gated-gelu_python", "gelu_tanh": "gated-
 
 
 @dataclass(frozen=True)
-class T5(Family):
+class T5(ExportedFamily):
     """T5 or mT5. ByT5 is a T5 with another tokenizer."""
 
     never_used: ClassVar[str] = r"decoder\.block\.0\.layer\.1\.EncDecAttention\.relative_attention_bias\.weight"

@@ -38,6 +38,6 @@ class Imported(NamedTuple):
 
 
 def buckets(places: int | None) -> tuple[int, ...]:
-    """The lengths of buckets for a model that can address so many positions; None for no limit."""
+    """The lengths of the buckets of a model with this number of positions; None for no limit."""
     most = places or LENGTHS[-1]
     return tuple(length for length in LENGTHS if length <= most) or (most,)
