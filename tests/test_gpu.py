@@ -11,10 +11,11 @@ import numpy as np
 import pytest
 import zoo
 from conftest import ON_GPU
+from interop import folders
 from models import test_laws as laws
 from models.test_training_laws import restarted_is_straight
 
-from s2sjax import config
+from s2sjax import config, models
 from s2sjax.core import attention, losses
 from s2sjax.core.attention import decode_kernel, kv_cache, short_sequence_kernel
 from s2sjax.core.backend import device
@@ -74,6 +75,21 @@ def test_the_laws_hold_in_bfloat16(name):
         tokens = found.tokens[:, place]
         log_p = losses.log_likelihood(single.logits(source, tokens), tokens, tokens != PAD)
         np.testing.assert_allclose(found.log_probs[:, place], log_p, rtol=BAR)
+
+
+@pytest.mark.parametrize("name", folders.IMPORTED)
+def test_pretrained_models_compute_what_transformers_computes(name, tmp_path):
+    imported, case = folders.load(name, tmp_path), folders.stored(name)
+    source, target = case["source"].astype(np.int32), case["target"].astype(np.int32)
+    real = (target != PAD)[..., None]
+    for dtype in ("float32", "bfloat16"):
+        model = models.build(imported.settings, 40, 40, dtype)
+        with jax.default_matmul_precision("highest" if dtype == "float32" else "default"):
+            found = jax.jit(model.apply)({"params": imported.params}, source, target)
+        if dtype == "float32":
+            np.testing.assert_allclose(found * real, case["logits"] * real, atol=1e-4, rtol=0)
+        else:
+            assert 0 < relative_error(found * real, case["logits"] * real) < BAR
 
 
 @pytest.mark.parametrize("name", RESTARTED)

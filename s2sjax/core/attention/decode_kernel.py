@@ -39,10 +39,14 @@ def by_sentence_and_head(rule: str) -> Callable[[Callable], Callable]:
     """Decorates a kernel function(*arrays, static) so that it can be sharded over devices and vmapped.
 
     `rule` names the axes of arrays and results, as in einsum: "b k n d, b n s d -> b k n d". Each array begins with the
-    sentences b. Each device runs the kernel on its own sentences b and heads n; the other axes are never sharded. Under
-    `vmap`, the mapped axis is merged into b: a kernel for [B, ...] mapped over M runs once on [M B, ...].
+    sentences b, or all sentences share it. Each device runs the kernel on its own sentences b and heads n; the other
+    axes are never sharded. Under `vmap`, the mapped axis is merged into b: a kernel for [B, ...] mapped over M runs
+    once on [M B, ...], and gets shared arrays with an axis b.
     """
-    arrays = rule.partition("->")[0].count(",") + 1
+    names, _, results = rule.partition("->")
+    axes = [array.split() for array in names.split(",")]
+    arrays = len(axes)
+    of_each = ", ".join(" ".join(array if array[0] == "b" else ["b", *array]) for array in axes) + " ->" + results
     unsharded = tuple(dict.fromkeys(letter for letter in rule if letter in "ktsdl"))  # Shardy wants this order
 
     def decorate(function: Callable) -> Callable:
@@ -62,8 +66,14 @@ def by_sentence_and_head(rule: str) -> Callable[[Callable], Callable]:
 
             @one.def_vmap
             def merged(size, mapped, *operands):
-                each = (x if own else jnp.broadcast_to(x, (size, *x.shape)) for x, own in zip(operands, mapped))
-                found = kernel(*(x.reshape(-1, *x.shape[2:]) for x in each), static)
+                each = [x if own else jnp.broadcast_to(x, (size, *x.shape)) for x, own in zip(operands, mapped)]
+                sentences = each[0].shape[1]
+                for place, array in enumerate(axes):
+                    if array[0] != "b":
+                        x = each[place][:, None]
+                        each[place] = jnp.broadcast_to(x, (size, sentences, *x.shape[2:]))
+                run = kernel if of_each.split() == rule.split() else by_sentence_and_head(of_each)(function)
+                found = run(*(x.reshape(-1, *x.shape[2:]) for x in each), static)
                 found = jax.tree.map(lambda x: x.reshape(size, -1, *x.shape[1:]), found)
                 return found, jax.tree.map(lambda x: True, found)
 

@@ -54,17 +54,18 @@ def fused_multi_head(
         seen = jnp.tri(queries.shape[1], keys.shape[1], dtype=bool)[None] if causal else True  # [1, T, S]
         mask = jnp.broadcast_to(real & seen, (*queries.shape[:2], keys.shape[1]))
         return multi_head(queries, keys, values, mask, bias)
-    # Only XLA's kernel gets a bias: the gradient of cuDNN's fails for odd lengths.
-    kernel = device.attention_kernel(queries, keys) if bias is None else "xla"
-    if kernel == "short":
-        return short_sequence_kernel.attend(queries, keys, values, lengths, short_sequence_kernel.Static(causal))
+    kernel = device.attention_kernel(queries, keys)
+    if kernel == "short" and (bias is None or len(bias) == 1):
+        shared, static = None if bias is None else bias[0], short_sequence_kernel.Static(causal)
+        return short_sequence_kernel.attend(queries, keys, values, lengths, static, shared)
     # An empty row must stay finite: it attends to one position, whose value is zero. XLA fuses this into a projection.
     values = jnp.where((lengths > 0)[:, None, None, None], values, 0)
     return jax.nn.dot_product_attention(
         queries, keys, values, bias,
         is_causal=causal,
         key_value_seq_lengths=jnp.maximum(lengths, 1).astype(jnp.int32),
-        implementation=kernel,
+        # Not for a bias: the gradient of cuDNN's fails for odd lengths.
+        implementation="cudnn" if kernel == "cudnn" and bias is None else "xla",
     )  # fmt: skip
 
 
