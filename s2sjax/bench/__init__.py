@@ -2,6 +2,7 @@
 
 command.py           the command and its options
 train_speed.py       training steps; torch_peers.py has the same models in PyTorch
+pretrained_models.py pretrained models at their sizes, here and in transformers
 decode_speed.py      search; decode_peers.py has the same model in transformers and CTranslate2
 sweep_speed.py       training steps alone, and together in a sweep
 data_speed.py        the input pipeline

@@ -15,7 +15,7 @@ _OF_LAYERS = (
 OPTIONS = dict.fromkeys(_OF_LAYERS, ("layers",)) | {
     "run": ("serve",), "size": ("train", "decode", "sweep"), "only": ("train", "decode", "sweep"),
     "out": ("layers", "train", "decode", "sweep"), "dtype": ("layers", "sweep"), "members": ("sweep",),
-    "model": ("decode",),
+    "model": ("train", "decode"),
 }  # fmt: skip
 """benchmarks to which each option belongs"""
 
@@ -31,6 +31,8 @@ def bench(options: argparse.Namespace, start_jax: Callable[..., object]) -> None
         if getattr(options, name) and options.subject not in owners:
             owner = " and ".join(filter(None, [", ".join(owners[:-1]), owners[-1]]))
             raise UserError(f"--{name.replace('_', '-')} is an option of bench {owner}: leave it out")
+    if options.size and options.model:
+        raise UserError("--size and --model both choose what is measured: leave one of them out")
     start_jax(shares_device=True)
     if options.subject == "layers":
         from s2sjax.bench.layers import layer_speed
@@ -51,4 +53,4 @@ def bench(options: argparse.Namespace, start_jax: Callable[..., object]) -> None
         return sweep_speed.bench(*given, options.members or (), options.dtype)
     if options.subject == "decode":
         return decode_speed.bench(*given, options.model)
-    return train_speed.bench(*given)
+    return train_speed.bench(*given, options.model)

@@ -16,8 +16,9 @@ from typing import Any, NamedTuple
 import jax
 import numpy as np
 
-from s2sjax import config, interop, models
-from s2sjax.bench.peers import Once, torch_device
+from s2sjax import config
+from s2sjax.bench import pretrained_models
+from s2sjax.bench.peers import Once, torch_device, torch_memory
 from s2sjax.data.text.vocabulary import Vocabulary
 from s2sjax.interop import ctranslate2_format
 
@@ -33,25 +34,6 @@ class Size(NamedTuple):
     dtype: str
 
 
-def parameters(s: Size) -> Any:
-    """Random parameters in float32; those of all libraries."""
-    module, ids = models.build(s.model, s.vocabulary, s.vocabulary), np.ones((1, 1), np.int32)
-    return jax.jit(module.init)(jax.random.key(0), ids, ids)["params"]
-
-
-def _of_transformers(s: Size) -> Any:
-    """The same model in `transformers`, by `s2sjax.interop`."""
-    os.environ.setdefault("TORCHINDUCTOR_FORCE_DISABLE_CACHES", "1")  # measure the compile times of a first run
-    import torch
-    from transformers import AutoConfig, AutoModelForSeq2SeqLM
-
-    page, tensors = interop.dump(s.model, jax.device_get(parameters(s)), np.arange(s.vocabulary))
-    model = AutoModelForSeq2SeqLM.from_config(AutoConfig.for_model(**page))
-    model.load_state_dict({name: torch.tensor(array) for name, array in tensors.items()}, strict=False)
-    model.tie_weights()
-    return model.eval()
-
-
 class Transformers:
     """`generate` with its defaults; with `mode`, a static cache and the forward pass of a token by torch.compile."""
 
@@ -59,14 +41,17 @@ class Transformers:
         import torch
 
         device = torch_device()
-        self._model = _of_transformers(s).to(device, getattr(torch, s.dtype))
         self._ids = torch.tensor(source, dtype=torch.long, device=device)
         self._shape = len(source), s.tokens + 1
         self._options: dict[str, Any] = {
             "num_beams": beam, "min_new_tokens": s.tokens, "max_new_tokens": s.tokens, "do_sample": False,
         }  # fmt: skip
-        if mode is not None:
-            self._compile(mode)
+        with torch_memory(device) as peak:
+            self._model = pretrained_models.in_transformers(s.model, s.vocabulary).to(device, getattr(torch, s.dtype))
+            if mode is not None:
+                self._compile(mode)
+            self()
+        self.memory = peak.get("bytes")
 
     def _compile(self, mode: str) -> None:
         import torch
@@ -102,7 +87,8 @@ def ctranslate2(s: Size, beam: int, source: np.ndarray, int8: bool = False) -> O
     words = Vocabulary("words", map(str, range(4, s.vocabulary)))
     kind = s.dtype if not int8 else "int8" if s.dtype == "float32" else f"int8_{s.dtype}"
     with tempfile.TemporaryDirectory() as folder:
-        ctranslate2_format.write(Path(folder), s.model, jax.device_get(parameters(s)), words, words)
+        params = jax.device_get(pretrained_models.parameters(s.model, s.vocabulary))
+        ctranslate2_format.write(Path(folder), s.model, params, words, words)
         device = "cuda" if jax.default_backend() == "gpu" else "cpu"
         # As many threads as XLA uses: one for each core available to this process.
         threads = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1

@@ -15,13 +15,14 @@ import jax
 import numpy as np
 
 from s2sjax import config, models
-from s2sjax.bench import decode_peers, peers, result_files, timing
+from s2sjax.bench import decode_peers, peers, pretrained_models, result_files, timing
 from s2sjax.bench.decode_peers import Size
 from s2sjax.bench.result_files import Column, milliseconds, percent, ratio, si
 from s2sjax.bench.train_speed import default_size
 from s2sjax.core.backend import quantization
 from s2sjax.evaluate.prediction.search_programs import search_batch
 from s2sjax.evaluate.prediction.word_constraints import WordConstraints
+from s2sjax.files import readable_size
 
 SIZES = {
     "small": Size(
@@ -34,30 +35,21 @@ SIZES = {
         {"beam 5, batch 64": (5, 64), "beam 5, batch 1": (5, 1), "greedy, batch 512": (1, 512)}, "bfloat16",
     ),
 }  # fmt: skip
-_NLLB = config.Transformer(
-    width=1024, heads=16, feedforward=4096, encoder_layers=12, decoder_layers=12, norm="pre", sinusoids="tensor2tensor",
-    first_position=1, epsilon=1e-5, tie="all", decoder_start="eos", dropout=0.0,
-)  # fmt: skip
-_T5 = config.Transformer(
-    width=768, heads=12, feedforward=3072, encoder_layers=12, decoder_layers=12, norm="pre", normalization="rms",
-    biases=False, positions="relative", tie="all", scale_embedding=False, scale_output=True, decoder_start="pad",
-    dropout=0.0,
-)  # fmt: skip
-_MARIAN = config.Transformer(activation="swish", epsilon=1e-5, tie="all", decoder_start="pad", dropout=0.0)
 PRETRAINED = {
-    name: Size(model, vocabulary, 32, 32, {"beam 5, batch 64": (5, 64), "beam 5, batch 1": (5, 1)}, dtype)
-    for name, model, vocabulary, dtype in (
-        ("marian", _MARIAN, 58_101, "bfloat16"), ("t5-base", _T5, 32_128, "bfloat16"),
-        ("nllb-600m", _NLLB, 256_206, "bfloat16"),
+    name: Size(
+        config.replace(model, dropout=0.0), vocabulary, 32, 32,
+        {"beam 5, batch 64": (5, 64), "beam 5, batch 1": (5, 1)}, "bfloat16",
     )
+    for name, (model, vocabulary) in pretrained_models.MODELS.items()
 }  # fmt: skip
-"""pretrained models at their sizes, with random weights; float32 on a CPU"""
+"""pretrained models; float32 on a CPU"""
 OURS: dict[str, quantization.Precision] = {"s2sjax": "trained", "s2sjax int8": "int8"}
 COLUMNS = (
     Column("library", "", 36, "  {}".format),
     Column("tokens_per_second", "tokens/s", 10, si),
     Column("seconds", "ms/batch", 10, milliseconds),
     Column("spread", "spread", 8, percent),
+    Column("memory", "memory", 10, readable_size),
     Column("compile_seconds", "compile s", 11, "{:.1f}".format),
     Column("ratio", "s2sjax is faster by", 21, ratio),
     Column("ratio_int8", "s2sjax int8 by", 16, ratio),
@@ -117,6 +109,7 @@ def _measure(s: Size, beam: int, batch: int, rounds: int) -> tuple[list[dict[str
         rows.append({
             "library": name, "beam": beam, "batch": batch, "dtype": s.dtype,
             **timed.fields(), "tokens_per_second": batch * s.tokens / timed.median,
+            "memory": getattr(decoders[name], "memory", None),
             "compile_seconds": getattr(decoders[name], "compile_seconds", None),
             "ratio": None if name == plain else peers.ratio(each, spans[plain]),
             "ratio_int8": None if name == int8 or int8 not in spans else peers.ratio(each, spans[int8]),
@@ -129,7 +122,7 @@ class Decoder:
 
     def __init__(self, s: Size, beam: int, source: np.ndarray, kind: quantization.Precision):
         module = models.build(s.model, s.vocabulary, s.vocabulary, s.dtype)
-        params = decode_peers.parameters(s)
+        params = pretrained_models.parameters(s.model, s.vocabulary)
         if kind == "trained" and s.dtype == "bfloat16":
             kind = "bfloat16"
         options = config.Search(beam_size=beam, max_length=s.tokens, min_length=s.tokens, precision=kind)
@@ -142,6 +135,7 @@ class Decoder:
             begin = time.perf_counter()
             self._program = jax.jit(search).lower(*self._arguments).compile()
             self.compile_seconds = time.perf_counter() - begin
+        self.memory = timing.peak_memory(self._program)
 
     def __call__(self) -> None:
         found = jax.device_get(self._program(*self._arguments)[0])

@@ -1,11 +1,12 @@
 """Alternating measurements of s2sjax and other libraries. A library that cannot run is left out, with the reason."""
 
+import contextlib
 import gc
 import os
 import statistics
 import sys
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, TypeVar
 
 import jax
@@ -13,7 +14,7 @@ import jax
 from s2sjax.errors import UserError
 
 Once = Any
-"""once(calls=1) does the work and waits until it is done; it has compile_seconds if it was compiled"""
+"""once(calls=1) does the work and waits until it is done; it can have compile_seconds, and memory in bytes"""
 Case = TypeVar("Case")
 
 
@@ -105,3 +106,22 @@ def torch_device() -> str:
     if jax.default_backend() == "gpu" and torch.cuda.is_available():
         return "cuda"
     raise RuntimeError(f"PyTorch cannot use the {jax.default_backend().upper()} that s2sjax uses")
+
+
+@contextlib.contextmanager
+def torch_memory(device: str) -> Iterator[dict[str, int]]:
+    """Measures the additional bytes that are allocated inside, on a GPU: the peak, "bytes", and at the end, "held"."""
+    import torch
+
+    peak: dict[str, int] = {}
+    if device == "cuda":
+        torch.cuda.synchronize()
+        before = torch.cuda.memory_allocated()
+        torch.cuda.reset_peak_memory_stats()
+    yield peak
+    if device == "cuda":
+        torch.cuda.synchronize()
+        peak |= {
+            "bytes": torch.cuda.max_memory_allocated() - before,
+            "held": torch.cuda.memory_allocated() - before,
+        }

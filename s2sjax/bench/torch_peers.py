@@ -6,14 +6,15 @@ its recurrent encoders read padding like words, which is cheaper for cuDNN than 
 Letters: B batch, S source positions, T target positions, E embedding, H width, N heads, D width of a head.
 """
 
+from __future__ import annotations
+
 import contextlib
 import math
 import os
 import platform
 import time
 import warnings
-from collections.abc import Iterator
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
@@ -24,7 +25,11 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from s2sjax import config
-from s2sjax.core.special_tokens import PAD, SOS
+from s2sjax.bench import peers, pretrained_models
+from s2sjax.core.special_tokens import PAD
+
+if TYPE_CHECKING:
+    from s2sjax.bench.train_speed import Case
 
 # For example: this CPU has no bfloat16; the weights of an RNN are copies (which cuDNN gathers in 0.1 ms).
 warnings.filterwarnings("ignore", category=UserWarning, module=r"torch\b|s2sjax\.bench\.torch_peers")
@@ -230,6 +235,23 @@ class Transformer(Peer):
         return functional.linear(self.decoder_norm(x), self.target.weight)
 
 
+class Pretrained(nn.Module):
+    """A model of `transformers`, with the dropout of s2sjax: none on the weights of attention."""
+
+    compiled = ("loss",)
+
+    def __init__(self, c: config.Transformer, vocabulary: int):
+        super().__init__()
+        self.model = pretrained_models.in_transformers(c, vocabulary)
+        for module in self.model.modules():
+            if isinstance(module.__dict__.get("dropout"), float) and "Attention" in type(module).__name__:
+                module.dropout = 0.0
+
+    def loss(self, source: Tensor, inputs: Tensor, target: Tensor, smoothing: float) -> Tensor:
+        read = {"input_ids": source, "attention_mask": source != PAD, "decoder_input_ids": inputs}
+        return cross_entropy(self.model(**read, use_cache=False).logits, target, smoothing)
+
+
 PEERS: dict[type, type] = {config.Luong: Luong, config.RNNsearch: RNNsearch, config.Transformer: Transformer}
 
 
@@ -271,20 +293,21 @@ class Trainer:
     """
 
     def __init__(
-        self, model: config.ModelConfig, vocabulary: int, source: np.ndarray, target: np.ndarray, train: config.Train,
-        device: str, mode: Mode,
+        self, case: Case, source: np.ndarray, target: np.ndarray, train: config.Train, device: str, mode: Mode
     ):  # fmt: skip
         self.train, self.device, self.onednn = train, device, mode.onednn
         torch.manual_seed(0)
+        start = config.encoder_and_decoder(case.model)[1].start_token
         if device == "cuda":
             torch.set_float32_matmul_precision("high")  # TF32, as in XLA
-        with _peak_memory(device) as peak:
-            self.model = PEERS[type(model)](model, vocabulary).to(device).train()
+        with peers.torch_memory(device) as peak:
+            peer = Pretrained if case.pretrained else PEERS[type(case.model)]
+            self.model = peer(case.model, case.vocabulary).to(device).train()
             fused: dict[str, Any] = {"fused": True, "capturable": device == "cuda"}
             self.optimizer = torch.optim.Adam(self.model.parameters(), train.learning_rate, (0.9, 0.98), 1e-9, **fused)
             self.source = torch.as_tensor(source, device=device).long()
             self.target = torch.as_tensor(target, device=device).long()
-            self.inputs = functional.pad(self.target[:, :-1], (1, 0), value=SOS)
+            self.inputs = functional.pad(self.target[:, :-1], (1, 0), value=start)
             if mode.compiled:
                 for name in self.model.compiled:
                     setattr(self.model, name, torch.compile(getattr(self.model, name), dynamic=False))
@@ -318,7 +341,7 @@ class Graph:
 
     def __init__(self, trainer: Trainer):
         self.trainer, self.compile_seconds = trainer, trainer.compile_seconds
-        with _peak_memory("cuda") as peak:
+        with peers.torch_memory("cuda") as peak:
             side = torch.cuda.Stream()  # PyTorch requires a warm-up on a side stream
             side.wait_stream(torch.cuda.current_stream())
             with torch.cuda.stream(side):
@@ -341,20 +364,3 @@ class Graph:
 def _check(loss: Tensor) -> None:
     if not math.isfinite(value := loss.item()):
         raise ArithmeticError(f"its loss is {value}")
-
-
-@contextlib.contextmanager
-def _peak_memory(device: str) -> Iterator[dict[str, int]]:
-    """Measures the additional bytes that are allocated inside, on a GPU: the peak, "bytes", and at the end, "held"."""
-    peak: dict[str, int] = {}
-    if device == "cuda":
-        torch.cuda.synchronize()
-        before = torch.cuda.memory_allocated()
-        torch.cuda.reset_peak_memory_stats()
-    yield peak
-    if device == "cuda":
-        torch.cuda.synchronize()
-        peak |= {
-            "bytes": torch.cuda.max_memory_allocated() - before,
-            "held": torch.cuda.memory_allocated() - before,
-        }

@@ -18,7 +18,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from s2sjax import config, models
-from s2sjax.bench import peers, result_files, timing
+from s2sjax.bench import peers, pretrained_models, result_files, timing
 from s2sjax.bench.result_files import Column, milliseconds, percent, ratio, si
 from s2sjax.config import Luong, RNNsearch, Transformer
 from s2sjax.core.backend.device import compiler_options, on_cpu
@@ -40,6 +40,8 @@ class Case(NamedTuple):
     vocabulary: int
     rows: int
     length: int
+    pretrained: bool = False
+    """whether the peer is the model of `transformers`, and not that of torch_peers.py"""
 
 
 class Size(NamedTuple):
@@ -75,6 +77,12 @@ SIZES = {
     "small": Size(config.Train(optimizer="adam"), _SMALL),
     "base": Size(config.Train(optimizer="adam", dtype="bfloat16", label_smoothing=0.1), _BASE),
 }
+PRETRAINED = {
+    name: Size(SIZES["base"].train, {f"{name}, {rows} x 128": Case(model, vocabulary, rows, 128, True)})
+    for name, (model, vocabulary) in pretrained_models.MODELS.items()
+    for rows in [32 if vocabulary > 100_000 else 64]  # all modes of PyTorch must fit in one GPU
+}
+"""fine-tuning steps of pretrained models; float32 on a CPU"""
 
 ROUND = 0.3
 """duration of a round in seconds; the device is idle before and after it"""
@@ -90,10 +98,18 @@ COLUMNS = (
 )
 
 
-def bench(size: str | None = None, rounds: int = 5, only: Sequence[str] = (), out: Path | None = None) -> None:
-    """Prints the rows of each model and writes train.csv and train.json. The default size depends on the device."""
-    size = size or default_size()
-    s = SIZES[size]
+def bench(
+    size: str | None = None, rounds: int = 5, only: Sequence[str] = (), out: Path | None = None,
+    model: str | None = None,
+) -> None:  # fmt: skip
+    """Prints the rows of each model and writes train.csv and train.json. The default size depends on the device.
+
+    model: a name in PRETRAINED instead of a size.
+    """
+    size = model or size or default_size()
+    s = {**SIZES, **PRETRAINED}[size]
+    if model and on_cpu():
+        s = s._replace(train=config.replace(s.train, dtype="float32"))
     cases = peers.select(s.cases, only)
     environment = result_files.environment()
     if out:
@@ -158,7 +174,7 @@ def _pytorch() -> dict[str, Builder]:
 
     def build(mode: Any, case: Case, train: config.Train, source: np.ndarray, target: np.ndarray) -> Any:
         if not mode.graph:
-            built[mode.compiled] = torch_peers.Trainer(case.model, case.vocabulary, source, target, train, device, mode)
+            built[mode.compiled] = torch_peers.Trainer(case, source, target, train, device, mode)
             return built[mode.compiled]
         if mode.compiled not in built:
             raise RuntimeError("the same mode without a CUDA graph does not run")

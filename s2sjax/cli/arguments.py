@@ -309,7 +309,7 @@ COMMANDS = (
         option("--test FILE", "text to evaluate on: a TSV file, or a source file and a target file", nargs="+",
                default=[]),
     )),
-    Command("export", pretrained_command.export_run, "write a Transformer as a folder that other libraries load", (
+    Command("export", pretrained_command.export_run, "write a run as a folder that other libraries load", (
         option("run RUN", "a run folder, such as runs/multi30k"),
         option("folder FOLDER", "the folder to write"),
         option("--format", "hf for transformers (default), ctranslate2, or peft for low-rank adapters alone",
@@ -343,7 +343,8 @@ COMMANDS = (
         option("--run RUN", "serve: the run folder whose server is measured"),
         option("--size", "size of the models of train, decode, sweep (default: small on a CPU, base on an accelerator)",
                choices=["small", "base"]),
-        option("--model NAME", "decode: the size of a pretrained model, with random weights",
+        option("--model NAME", "train, decode: a pretrained model at its size, with random weights, instead of "
+               "those of --size",
                choices=["marian", "t5-base", "nllb-600m"]),
         option("--only NAME", "measure only models (train, sweep) or searches (decode) with NAME in their name; can "
                "be repeated", action="append", default=[]),

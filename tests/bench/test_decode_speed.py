@@ -54,9 +54,9 @@ def test_ratios_to_both_of_ours(tiny, monkeypatch, capsys):
     lines = capsys.readouterr().out.splitlines()[2:]
     assert [re.split(" {2,}", line.strip()) for line in lines[:5]] == [
         ["beam 2, batch 2"],
-        ["s2sjax", "3.00", "2,000", "0%", "-", "-", "2.00x"],
-        ["s2sjax int8", "6.00", "1,000", "0%", "-", "0.50x", "-"],
-        ["transformers", "1.20", "5,000", "0%", "-", "2.50x", "5.00x"],
+        ["s2sjax", "3.00", "2,000", "0%", "-", "-", "-", "2.00x"],
+        ["s2sjax int8", "6.00", "1,000", "0%", "-", "-", "0.50x", "-"],
+        ["transformers", "1.20", "5,000", "0%", "-", "-", "2.50x", "5.00x"],
         ["ctranslate2 is left out: No module named 'torch'"],
     ]
 

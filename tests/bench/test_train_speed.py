@@ -140,7 +140,7 @@ def test_each_mode_of_pytorch_gets_the_same_work(monkeypatch):
     settings = config.Train()
     work = CASES["Luong 8"], settings, "source", "target"
     builders = train_speed._pytorch()
-    same = LUONG, 12, "source", "target", settings, "cpu"
+    same = CASES["Luong 8"], "source", "target", settings, "cpu"
     assert builders["eager"](*work) == (*same, modes["eager"])
     assert builders["graph"](*work) == ("graph", (*same, modes["eager"]))
     with pytest.raises(RuntimeError, match="the same mode without a CUDA graph does not run"):
