@@ -95,16 +95,21 @@ def sweep(
 
     several = dict(experiment) if isinstance(experiment, Mapping) else {"": experiment}
     files = {name: each for name, each in several.items() if isinstance(each, str | Path)}
-    place = lambda e: Path(folder or f"runs/{e.name}-sweep")
-    loaded = {name: run.load_experiment(file, place) for name, file in files.items()}
-    experiments: Any = several | loaded
+    experiments: dict[str, Any] = {}
+
+    def place(experiment: Experiment) -> Path:
+        """The folder of the sweep, which has the name of the first experiment."""
+        return Path(folder or f"runs/{next(iter(experiments.values()), experiment).name}-sweep")
+
+    for name, each in several.items():
+        experiments[name] = run.load_experiment(each, place) if isinstance(each, str | Path) else each
     first = next(iter(experiments.values()))
     options = sweeps.Options(
         pairs=pairs, random=random, same_data=same_data, halving=halving, at_once=at_once, accept_code=accept_code,
         init=init, init_assets=init_assets,
     )  # fmt: skip
     swept = experiments if isinstance(experiment, Mapping) else first
-    found = sweeps.sweep(swept, grid, folder or f"runs/{first.name}-sweep", options, files)
+    found = sweeps.sweep(swept, grid, place(first), options, files)
     if found is None:
         raise KeyboardInterrupt("a SIGTERM has interrupted the sweep: call it again to continue")
     return found
@@ -173,8 +178,8 @@ def import_pretrained(
 def export(run: Run | str | Path, out: str | Path, kind: str = "hf", *, dtype: str | None = None) -> Path:
     """Writes the best checkpoint of a run as a folder that other libraries load, and returns the folder.
 
-    kind: hf, for transformers' AutoModelForSeq2SeqLM, ctranslate2, or peft for low-rank adapters alone. dtype: float32,
-    float16 or bfloat16, by default that of the imported model, or float32.
+    kind: hf, for transformers, ctranslate2, or peft for low-rank adapters alone. dtype: float32, float16 or bfloat16,
+    by default that of the imported model, or float32.
     """
     from s2sjax.runs import pretrained
 

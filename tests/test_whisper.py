@@ -8,6 +8,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from interop.folders import change_tensors
+from pretrained_folders import same_files
 from references.whisper_cases import RATE, SHOWN, recordings
 
 from s2sjax import config, models
@@ -23,6 +25,7 @@ from s2sjax.tasks import Recognition, Transcription
 from s2sjax.tasks.recognition.settings import Augment, LabelledSignals
 from s2sjax.tasks.transcription import SpellerModel
 from s2sjax.tasks.transcription.convolutions import Convolutions
+from s2sjax.training.checkpoints.fingerprints import named_leaves
 
 FILES = (
     "config.json", "generation_config.json", "preprocessor_config.json", "tokenizer.json", "tokenizer_config.json",
@@ -153,6 +156,21 @@ def test_transcripts_are_those_of_generate(name, case, tmp_path):
     assert 0 < min(len(mine) for mine in ids) < max(len(mine) for mine in ids)  # some end early
 
 
+@pytest.mark.parametrize("name", NAMES)
+def test_an_export_is_the_original(name, tmp_path):
+    """Every file, byte for byte, with a repeated embedding too."""
+    folder = write_folder(name, tmp_path / "folder")
+    if name == "english":
+        change_tensors(folder, lambda tensors: tensors.update({OUTPUT: tensors[TABLE].copy()}))
+    run = pretrained.import_pretrained(folder, tmp_path / "run", say=lambda line: None)
+    same_files(folder, pretrained.export(load(run.folder), tmp_path / "out"))
+    half = safetensors_files.read(pretrained.export(run, tmp_path / "half", dtype="float16"))
+    assert {half.dtype(each) for each in half} == {"float16"}
+
+
+OUTPUT, TABLE = "proj_out.weight", "model.decoder.embed_tokens.weight"
+
+
 @pytest.fixture(scope="module")
 def imported(tmp_path_factory):
     """A run of the model of many languages, the folder of the recordings, and their paths."""
@@ -214,6 +232,14 @@ def test_an_imported_run_is_fine_tuned(imported, tmp_path, monkeypatch, capsys):
     first, last = (float(np.divide(*loss(run.params()[0], batch)["loss"])) for run in (before, trained))
     assert "46 of 46 parameters taken" in capsys.readouterr().out and last < 0.8 * first
     assert [path.name for path in show(trained) if path.name == "attention.png"]
+    out = pretrained.export(trained, tmp_path / "out")
+    again = pretrained.import_pretrained(out, tmp_path / "again", say=lambda line: None)
+    kept = lambda path: not path.endswith("key_value/bias")  # a bias of keys changes nothing, and is not exported
+    found, expected = (dict(named_leaves(run.params()[0])) for run in (again, trained))
+    for path in filter(kept, expected):
+        np.testing.assert_array_equal(found[path], expected[path])
+    total, weight = loss(again.params()[0], batch)["loss"]
+    np.testing.assert_allclose(total / weight, last, atol=1e-5)
 
 
 def test_what_cannot_work_is_refused(imported):
@@ -229,7 +255,7 @@ def test_what_cannot_work_is_refused(imported):
     spoken = Recognition("x", data=LabelledSignals(SpokenText()))
     assert "use transcription" in message(spoken.task().learn_assets, [])
     assert "leave out model.stack" in message(lambda: SpellerModel(convolve=True, stack=2))
-    assert "only a Transformer that translates text can be exported" in message(pretrained.export, run, folder / "out")
+    assert "ctranslate2 is for translation: use hf" in message(pretrained.export, run, folder / "out", "ctranslate2")
     for fields, expected in (
         ({"window_samples": 401}, "must be even"), ({"high": 9000.0}, "at most half of the rate"),
         ({"hop_samples": 7}, "a multiple of hop_samples"), ({"seconds": 0}, "seconds"),

@@ -19,20 +19,22 @@ def sweep(options: argparse.Namespace, fields: list[str]) -> None:
         grid, fixed = _values(fields)
         experiments: dict[str, Any] = {}
         files: dict[str, str] = {}
+        sweep_name = options.sweep_name
         for file in (options.subject, *options.others):
-            experiment = commands.read_experiment(argparse.Namespace(**{**vars(options), "subject": file}), fixed)
+            own = {"subject": file, "sweep_name": sweep_name}
+            experiment = commands.read_experiment(argparse.Namespace(**{**vars(options), **own}), fixed)
+            sweep_name = sweep_name or f"{experiment.name}-sweep"  # that of the first
             name = Path(file).stem if options.others else ""
             if name in files:
                 raise UserError(f"{file} and {files[name]} have the same name: rename one of them")
             experiments[name], files[name] = experiment, file
         if not grid and not options.others:
             raise UserError("there is nothing to sweep: give several values of a field, such as --seed 0,1,2")
-        name = options.sweep_name or f"{next(iter(experiments.values())).name}-sweep"
         chosen = sweeps.Options(**{name: getattr(options, name) for name in sweeps.Options._fields})
         start_jax()
         swept: Any = experiments if options.others else experiments[""]
         try:
-            found = sweeps.sweep(swept, grid, Path("runs") / name, chosen, files)
+            found = sweeps.sweep(swept, grid, Path("runs") / sweep_name, chosen, files)
         except Interrupted:
             commands.leave(130)
         if found is None:

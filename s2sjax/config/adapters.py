@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import fields, is_dataclass, replace
 from typing import Any
 
+EVERYTHING_ELSE = r"^(?!.*/adapter_[ab]$)"
+"""train.frozen of a model with low-rank adapters that has no new head: a language model"""
 ALL_BUT_ADAPTERS = r"^(?!.*/adapter_[ab]$).*(encoder|decoder|embedding|frontend|blocks|positions|final_norm)"
 """train.frozen of a model with low-rank adapters, if it is not set: a new head, such as a classifier's, is trained"""
 
@@ -13,7 +15,12 @@ def freeze_around_adapters(experiment: Any) -> Any:
     """The experiment with train.frozen set for its low-rank adapters, if it has any and train.frozen is empty."""
     if experiment.train.frozen or not adapter_scales(experiment.model):
         return experiment
-    return replace(experiment, train=replace(experiment.train, frozen=(ALL_BUT_ADAPTERS,)))
+    return replace(experiment, train=replace(experiment.train, frozen=(_frozen(experiment),)))
+
+
+def _frozen(experiment: Any) -> str:
+    """The pattern of the parameters that low-rank adapters leave unchanged."""
+    return getattr(experiment.model, "frozen_by_adapters", ALL_BUT_ADAPTERS)
 
 
 def adapter_scales(settings: Any) -> list[float]:
@@ -27,4 +34,4 @@ def adapter_scales(settings: Any) -> list[float]:
 
 def freezes_all_others(experiment: Any) -> bool:
     """Whether only low-rank adapters, and a new head, are trained."""
-    return experiment.train.frozen == (ALL_BUT_ADAPTERS,) and bool(adapter_scales(experiment.model))
+    return experiment.train.frozen == (_frozen(experiment),) and bool(adapter_scales(experiment.model))

@@ -52,7 +52,7 @@ class Search:
     """strength beta of GNMT's coverage penalty for source positions with little attention; 0 for none"""
     stop: Literal["bound", "heuristic", "first", "never"] = "bound"
     """end of a search: no better output is possible, none is better at its present length, `beam_size` outputs are
-    finished, or the length limit is met"""
+    finished, or the length limit is met. Greedy search and samples end at <eos>"""
     nbest: int = 1
     """number of outputs for each line, at most `beam_size` or the number of samples"""
     max_source: int = 0
@@ -116,11 +116,10 @@ class Search:
             f"search.groups {self.groups} does not divide search.beam_size {self.beam_size}: "
             f"try {self.groups * max(1, round(self.beam_size / self.groups))}",
         )
-        for name, usual in (("coverage", 0), ("groups", 1), ("stop", "bound")):
+        for name, usual in (("coverage", 0), ("groups", 1)):
             value = getattr(self, name)
             require(
                 value == usual or (self.beam_size > 1 and not draws),
                 f"search.{name} {value} requires beam search: "
-                + ("set search.sampling.count to 0" if draws else "raise search.beam_size above 1")
-                + (", or set search.stop bound" if name == "stop" else ""),
+                + ("set search.sampling.count to 0" if draws else "raise search.beam_size above 1"),
             )

@@ -6,6 +6,8 @@ load_encoder        those of a BERT or a RoBERTa, as parameters of pre-training
 language_models     those of a GPT-2, as parameters of a language model, and back
 load_whisper        those of a Whisper, as parameters of transcription
 dump_weights        parameters of s2sjax as the weights of a folder
+dump_encoder        those of an encoder with its output layer, as a BERT or a RoBERTa
+dump_whisper        those of transcription, as a Whisper
 correspondence      one parameter and the tensors that it is made of, in both directions
 safetensors_files   reads and writes safetensors, one file or several
 ctranslate2_format  writes a Transformer as a model of CTranslate2

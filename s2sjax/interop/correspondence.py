@@ -11,7 +11,7 @@ other.
 
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any, Literal
 
 import numpy as np
 
@@ -81,6 +81,14 @@ def _import_one(row: Row, read: Callable[[str], np.ndarray], foreign: Foreign, l
         parts.append(x.T if row.transpose else x)
     value = np.concatenate(parts, axis=-1) if len(parts) > 1 else np.ascontiguousarray(parts[0])
     return value if row.factor == 1 else value * np.float32(row.factor)
+
+
+def put(params: dict[str, Any], path: str, value: np.ndarray) -> None:
+    """Adds a parameter to nested dictionaries, by its path."""
+    *parents, last = path.split("/")
+    for name in parents:
+        params = params.setdefault(name, {})
+    params[last] = value
 
 
 def export_parameter(

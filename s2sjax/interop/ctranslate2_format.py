@@ -96,7 +96,8 @@ def _fill_stack(spec: Any, model: config.Transformer, params: Params) -> None:
         own = _layer(params["blocks"]["stack"], layer)
         _fill_attention(block.self_attention, model, own["attention"], own["around_attention"], joined=True)
         if model.positions == "relative":
-            block.self_attention.relative_attention_bias = positions["relative"]
+            table = positions["relative"] if model.share_positions else own["attention"]["relative"]
+            block.self_attention.relative_attention_bias = table
             furthest = np.dtype("int32").type(position_encodings.FURTHEST)
             block.self_attention.relative_attention_max_distance = furthest
         if "cross" in own:

@@ -7,7 +7,7 @@
 With the unchanged parameters of an imported model, they are the original ones, bit for bit.
 """
 
-from collections.abc import Mapping
+from collections.abc import Container, Iterable, Mapping
 from typing import Any
 
 import ml_dtypes  # noqa: F401, NumPy then knows bfloat16
@@ -44,7 +44,7 @@ def dump(
     model_type: one of FAMILIES; None for that of the origin, or for `format_of(settings)`
     dtype: float32, float16 or bfloat16; None for that of the origin, or float32
     """
-    require(dtype in (None, *FLOATS.values()), f"the dtype {dtype!r} is none of {', '.join(FLOATS.values())}")
+    check_dtype(dtype)
     name = model_type or (origin.model_type if origin else format_of(settings))
     require(
         name in FAMILIES, f"{name!r} is none of the formats of transformers that are written: {', '.join(FAMILIES)}"
@@ -53,22 +53,46 @@ def dump(
     origin = origin if origin and origin.model_type == name else None
     require_format(name, family.differences(settings))
     _check_vocabularies(settings, family, vocabularies)
-    names, unused = (origin.dtypes, origin.unused) if origin else ({}, {})
-    dtypes = {} if dtype else names
-    prefix = prefix_of(family, names) if origin else family.prefix
+    prefix = prefix_of(family, origin.dtypes) if origin else family.prefix
     rows = [*family.rows(settings, prefix), *_written_tables(settings, family, vocabularies, prefix, origin)]
     tensors = {} if origin else family.fixed_tensors(settings, prefix, len(vocabularies["target"]))
+    tensors |= dump_rows(rows, params, vocabularies, origin, dtype)
+    tensors |= unread_tensors(origin, tensors, dtype) if origin else {}
+    return _exported_config(settings, family, vocabularies, origin, dtype), dict(sorted(tensors.items()))
+
+
+def check_dtype(dtype: str | None) -> None:
+    require(dtype in (None, *FLOATS.values()), f"the dtype {dtype!r} is none of {', '.join(FLOATS.values())}")
+
+
+def dump_rows(
+    rows: Iterable[Row], params: Mapping[str, Any], foreign: Foreign, origin: Origin | None, dtype: str | None
+) -> dict[str, np.ndarray]:
+    """The tensors of the parameters of rows, in a dtype, or by default in that of the origin."""
+    unused, dtypes = origin.unused if origin else {}, origin.dtypes if origin and not dtype else {}
+    tensors = {}
     for row in rows:
-        skipped = lambda each, end=f"[:{row.skip}]": unused.get(each + end)
-        for each, value in export_parameter(row, _parameter(params, row), vocabularies, skipped):
-            value = _cast(each, value, dtypes.get(each, dtype or "float32"))
-            tensors[each] = _with_ulps(value, unused.get(f"{each}[ulps]")) if each in dtypes else value
-    rest = {each: value for each, value in unused.items() if each in names and each not in tensors}
-    if dtype:
-        rest = {
-            each: value.astype(dtype) if value.dtype.name in FLOATS.values() else value for each, value in rest.items()
-        }
-    return _exported_config(settings, family, vocabularies, origin, dtype), dict(sorted((tensors | rest).items()))
+        skipped = lambda name, end=f"[:{row.skip}]": unused.get(name + end)
+        for name, value in export_parameter(row, parameter_of(params, row), foreign, skipped):
+            value = cast(name, value, dtypes.get(name, dtype or "float32"))
+            tensors[name] = _with_ulps(value, unused.get(f"{name}[ulps]")) if name in dtypes else value
+    return tensors
+
+
+def unread_tensors(origin: Origin, written: Container[str], dtype: str | None) -> dict[str, np.ndarray]:
+    """The tensors of the origin that the model does not read, without those that are written."""
+    rest = {name: value for name, value in origin.unused.items() if name in origin.dtypes and name not in written}
+    return {
+        name: value.astype(dtype) if dtype and value.dtype.name in FLOATS.values() else value
+        for name, value in rest.items()
+    }
+
+
+def changed_config(origin: Origin, changed: Mapping[str, Any], dtype: str | None) -> dict[str, Any]:
+    """The entries of the config.json of the origin, with those that have changed."""
+    # transformers 4 calls it torch_dtype
+    kind = {"torch_dtype" if "torch_dtype" in origin.hf_config else "dtype": dtype} if dtype else {}
+    return origin.hf_config | dict(changed) | kind
 
 
 def _written_tables(
@@ -102,7 +126,7 @@ def _check_vocabularies(settings: config.Transformer, family: ExportedFamily, vo
     )
 
 
-def _parameter(params: Mapping[str, Any], row: Row) -> np.ndarray:
+def parameter_of(params: Mapping[str, Any], row: Row) -> np.ndarray:
     """The parameter of a row, in float32."""
     value: Any = params
     for name in row.ours.split("/"):
@@ -113,15 +137,15 @@ def _parameter(params: Mapping[str, Any], row: Row) -> np.ndarray:
     return found
 
 
-def _cast(name: str, value: np.ndarray, dtype: str) -> np.ndarray:
+def cast(name: str, value: np.ndarray, dtype: str) -> np.ndarray:
     """Converts a tensor. Raises a UserError if a number is too large for float16."""
     with np.errstate(over="ignore"):
-        cast = value.astype(dtype)
+        found = value.astype(dtype)
     require(
-        dtype != "float16" or bool((np.isfinite(cast) | ~np.isfinite(value)).all()),
+        dtype != "float16" or bool((np.isfinite(found) | ~np.isfinite(value)).all()),
         f"tensor {name} has numbers above 65,504, the largest of float16: export it as float32 or bfloat16",
     )
-    return cast
+    return found
 
 
 def _with_ulps(value: np.ndarray, ulps: np.ndarray | None) -> np.ndarray:
@@ -145,9 +169,7 @@ def _exported_config(
     if origin is None:
         return entries
     imported = family.settings(origin.hf_config)
-    imported = config.replace(imported, tie=origin.tie, output_bias=settings.output_bias)
+    imported = config.replace(family.with_tie(imported, origin.tie), output_bias=settings.output_bias)
     before = family.hf_config(imported, sizes, vocabularies["target"], dtype or "float32")
     changed = {name: value for name, value in entries.items() if value != before[name]}
-    if dtype:  # transformers 4 calls it torch_dtype
-        changed["torch_dtype" if "torch_dtype" in origin.hf_config else "dtype"] = dtype
-    return origin.hf_config | changed
+    return changed_config(origin, changed, dtype)

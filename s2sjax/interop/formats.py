@@ -1,7 +1,7 @@
 """The formats of transformers: which model of s2sjax is which, and what an import keeps for the export."""
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from typing import Any
 
 import numpy as np
@@ -15,7 +15,6 @@ from s2sjax.interop.families.family import Difference, ExportedFamily
 
 FAMILIES: dict[str, ExportedFamily] = {family.model_type: family for family in (*bart.FAMILIES, *t5.FAMILIES)}
 REFUSED = {
-    "umt5": "each of its layers has relative positions of its own",
     "longt5": "its attention is local",
     "nllb-moe": "it is a mixture of experts",
     "switch_transformers": "it is a mixture of experts",
@@ -42,8 +41,8 @@ class Origin:
     dtypes: dict[str, str]
     """name and dtype of each tensor of the files"""
     unused: dict[str, np.ndarray]
-    """tensors, and parts of tensors, that the model does not use: `NAME[:2]` are the first two rows, `NAME[ulps]` the
-    rounding errors of a division"""
+    """tensors, and parts of tensors, that the model does not use as they are: `NAME[:2]` are the first two rows,
+    `NAME[:]` all of them, `NAME[ulps]` the rounding errors of a division"""
 
 
 @dataclass(frozen=True)
@@ -99,6 +98,16 @@ def require_format(name: str, differences: list[Difference]) -> None:
         f"no format of transformers can hold this model; the nearest, {name}, cannot because of "
         f"{' and '.join(map(str, differences))}: keep it in s2sjax, or train it with those settings",
     )
+
+
+def check_unchanged(name: str, settings: config.Transformer, imported: config.Transformer) -> None:
+    """Raises a UserError unless a part of a model has the settings of the original, but for dropout and adapters."""
+    for field in fields(settings):
+        mine, theirs = getattr(settings, field.name), getattr(imported, field.name)
+        require(
+            mine == theirs or field.name in ("dropout", "adapter_rank", "adapter_scale"),
+            f"{name}.{field.name} is {mine!r}, and {theirs!r} in the imported model: such a model cannot be exported",
+        )
 
 
 def vocabularies_of(foreign: Ids) -> Foreign:

@@ -18,12 +18,12 @@ import numpy as np
 from s2sjax import config
 from s2sjax.config import require
 from s2sjax.core.special_tokens import EOS
-from s2sjax.interop.correspondence import Row, export_parameter, import_parameter
-from s2sjax.interop.dump_weights import _cast
+from s2sjax.interop.correspondence import Row, import_parameter, put
+from s2sjax.interop.dump_weights import changed_config, check_dtype, dump_rows, unread_tensors
 from s2sjax.interop.families.gpt2 import FAMILY
 from s2sjax.interop.formats import Imported, Origin, prefix_of, require_format
 from s2sjax.interop.load_weights import Reader, _tied_tables
-from s2sjax.interop.safetensors_files import FLOATS, read, read_json
+from s2sjax.interop.safetensors_files import read, read_json
 
 TABLES = {"decoder": "embedding/table", "head": "output/table"}
 """the parameters over the vocabulary, by the role of their tensors"""
@@ -47,9 +47,9 @@ def load_language_model(folder: Path | str, foreign: np.ndarray) -> Imported:
     whole = lambda name: np.concatenate([reader.tensors[name].astype(np.float32), more])
     params: dict[str, Any] = {}
     for row in tables:
-        _put(params, row.ours, import_parameter(row, whole, {"target": foreign}))
+        put(params, row.ours, import_parameter(row, whole, {"target": foreign}))
     for row in rows:
-        _put(params, row.ours, import_parameter(row, reader.tensors.__getitem__, {}))
+        put(params, row.ours, import_parameter(row, reader.tensors.__getitem__, {}))
     attention = params["blocks"]["stack"]["attention"]
     attention |= _split(attention.pop("query_key_value"), settings.width)
     dtypes = {name: reader.tensors.dtype(name) for name in sorted(reader.tensors)}
@@ -67,7 +67,7 @@ def dump_language_model(
     dtype: float32, float16 or bfloat16; None for that of the origin. With the unchanged parameters of an imported
     model, all is as in the original, bit for bit.
     """
-    require(dtype in (None, *FLOATS.values()), f"the dtype {dtype!r} is none of {', '.join(FLOATS.values())}")
+    check_dtype(dtype)
     require_format(FAMILY.model_type, FAMILY.differences(settings))
     size = FAMILY.complete(origin.hf_config)["vocab_size"]
     prefix, ties = prefix_of(FAMILY, origin.dtypes), settings.tie == "all"
@@ -78,14 +78,9 @@ def dump_language_model(
     stack = dict(params["blocks"]["stack"])
     stack["attention"] = stack["attention"] | {"query_key_value": _join(stack["attention"])}
     params = {**params, "blocks": {"stack": stack}}
-    tensors = {}
-    for row in (*tables, *FAMILY.rows(settings, prefix)):
-        for name, value in export_parameter(row, _get(params, row.ours), {"target": foreign}, lambda name: None):
-            value = value[:size] if row.vocabulary else value
-            tensors[name] = _cast(name, value, dtype or origin.dtypes.get(name, "float32"))
-    for name in (name for name in origin.dtypes if name not in tensors and name in origin.unused):
-        is_float = origin.unused[name].dtype.name in FLOATS.values()
-        tensors[name] = origin.unused[name].astype(dtype) if dtype and is_float else origin.unused[name]
+    tensors = dump_rows([*tables, *FAMILY.rows(settings, prefix)], params, {"target": foreign}, origin, dtype)
+    tensors |= {name: tensors[name][:size] for row in tables for name in row.theirs}
+    tensors |= unread_tensors(origin, tensors, dtype)
     return _exported_config(settings, origin, size, dtype), dict(sorted(tensors.items()))
 
 
@@ -119,25 +114,10 @@ def _join(attention: Mapping[str, Any]) -> dict[str, np.ndarray]:
     return {name: np.concatenate([query[name], key_value[name]], axis=-1) for name in query}
 
 
-def _put(params: dict[str, Any], path: str, value: np.ndarray) -> None:
-    *parents, last = path.split("/")
-    for name in parents:
-        params = params.setdefault(name, {})
-    params[last] = value
-
-
-def _get(params: Any, path: str) -> np.ndarray:
-    for name in path.split("/"):
-        params = params[name]
-    return np.asarray(params, np.float32)
-
-
 def _exported_config(settings: config.Transformer, origin: Origin, size: int, dtype: str | None) -> dict[str, Any]:
     """The entries of the origin, with those that the settings have changed since."""
     imported = config.replace(FAMILY.settings(origin.hf_config), tie=origin.tie)
     sizes, ids = (size, size), np.arange(size)
     before, after = (FAMILY.hf_config(each, sizes, ids, dtype or "float32") for each in (imported, settings))
     changed = {name: value for name, value in after.items() if value != before[name]}
-    if dtype:  # transformers 4 calls it torch_dtype
-        changed["torch_dtype" if "torch_dtype" in origin.hf_config else "dtype"] = dtype
-    return origin.hf_config | changed
+    return changed_config(origin, changed, dtype)

@@ -17,8 +17,9 @@ import numpy as np
 from s2sjax import config
 from s2sjax.config import require
 from s2sjax.core.special_tokens import PAD
-from s2sjax.interop.correspondence import Foreign, Row, import_parameter
-from s2sjax.interop.families.bert import BUFFERS, FAMILIES, HEADS, Bert, former_names
+from s2sjax.interop.correspondence import Foreign, Row, import_parameter, put
+from s2sjax.interop.families.bert import BUFFERS, FAMILIES, HEADS, POSITIONS, Bert, former_names
+from s2sjax.interop.formats import Origin
 from s2sjax.interop.load_weights import Reader
 from s2sjax.interop.safetensors_files import read, read_json
 
@@ -39,6 +40,8 @@ class ImportedEncoder(NamedTuple):
     """whether that of next sentences is"""
     remarks: list[str]
     """lines on what was not taken"""
+    origin: Origin
+    """what an export needs"""
 
 
 def load_encoder(folder: Path | str, foreign: np.ndarray) -> ImportedEncoder:
@@ -51,13 +54,16 @@ def load_encoder(folder: Path | str, foreign: np.ndarray) -> ImportedEncoder:
     reader, size = Reader(folder, read(folder)), len(foreign)
     prefix = family.name if any(name.startswith(family.name) for name in reader.tensors) else ""
     table = family.table(settings, size, prefix)
-    words, next_text = family.words(settings, size), family.next_text(settings, prefix)
+    words, pooler, next_text = (
+        family.words(settings, size), family.pooler(settings, prefix), family.next_text(settings)
+    )  # fmt: skip
     has_words = _has(reader, words) and _repeats(reader, family.output, table.theirs[0])
-    has_next = _has(reader, next_text)
+    has_next = _has(reader, [*pooler, *next_text])
     rows = [table, *family.rows(settings, prefix)]
-    rows += (words if has_words else []) + (next_text if has_next else [])
+    rows += (words if has_words else []) + (pooler if _has(reader, pooler) else []) + (next_text if has_next else [])
     kinds = family.kinds(settings, complete["type_vocab_size"], prefix)
     params = _read_rows(reader, [*rows, kinds], {"source": foreign})
+    origin = _origin(reader, family, hf_config, [*rows, kinds])
     first, *others = params.pop("kinds")
     params["encoder"]["positions"]["table"] += first
     params["frontend"] = {"second": others[0] - first if others else np.zeros_like(first)}
@@ -66,7 +72,7 @@ def load_encoder(folder: Path | str, foreign: np.ndarray) -> ImportedEncoder:
     remarks = _remarks(reader, family, has_words, has_next)
     dtype = Counter(reader.tensors.dtype(name) for name in reader.used).most_common(1)[0][0]
     activation = family.head_activation(hf_config)
-    return ImportedEncoder(settings, params, dtype, activation, has_words, has_next, remarks)
+    return ImportedEncoder(settings, params, dtype, activation, has_words, has_next, remarks, origin)
 
 
 def _check_ids(c: Mapping[str, Any], foreign: np.ndarray) -> None:
@@ -103,12 +109,19 @@ def _read_rows(reader: Reader, rows: Iterable[Row], foreign: Foreign) -> dict[st
         reader.expect(row)
     params: dict[str, Any] = {}
     for row in rows:
-        *path, last = row.ours.split("/")
-        group = params
-        for part in path:
-            group = group.setdefault(part, {})
-        group[last] = import_parameter(row, reader.tensors.__getitem__, foreign)
+        put(params, row.ours, import_parameter(row, reader.tensors.__getitem__, foreign))
     return params
+
+
+def _origin(reader: Reader, family: Bert, hf_config: dict[str, Any], rows: Iterable[Row]) -> Origin:
+    """What an export needs: the tensors that are not read, and those of positions and kinds, which are added up."""
+    tensors, theirs = reader.tensors, {row.ours: row for row in _names(reader, rows)}
+    same = lambda name, ours: ours in theirs and reader.same(name, theirs[ours].theirs[0])
+    repeated = {name for name, ours in family.aliases.items() if name in tensors and same(name, ours)}
+    unused = {name: tensors[name] for name in set(tensors) - reader.used - repeated}
+    unused |= {f"{name}[:]": tensors[name] for row in (theirs[POSITIONS], theirs["kinds"]) for name in row.theirs}
+    dtypes = {name: tensors.dtype(name) for name in sorted(tensors)}
+    return Origin(family.model_type, hf_config, "all", dtypes, unused)
 
 
 def _remarks(reader: Reader, family: Bert, has_words: bool, has_next: bool) -> list[str]:

@@ -20,7 +20,7 @@ from s2sjax.config import require
 from s2sjax.config.models.specs import Tie
 from s2sjax.core.special_tokens import EOS, PAD
 from s2sjax.files import relative_path
-from s2sjax.interop.correspondence import Foreign, Row, export_parameter, import_parameter
+from s2sjax.interop.correspondence import Foreign, Row, export_parameter, import_parameter, put
 from s2sjax.interop.families import bart
 from s2sjax.interop.families.family import ExportedFamily
 from s2sjax.interop.formats import (
@@ -47,10 +47,11 @@ def load(folder: Path | str, foreign: Ids) -> Imported:
     vocabularies = vocabularies_of(foreign)
     reader = Reader(folder, read(folder))
     prefix = prefix_of(family, reader.tensors)
-    tie, tables = _tied_tables(reader, family, hf_config, prefix)
+    shared = np.array_equal(vocabularies["source"], vocabularies["target"])
+    tie, tables = _tied_tables(reader, family, hf_config, prefix, shared)
     # Most models have a bias of zeros, which is no parameter: transformers does not train it either.
     biased = family.bias is not None and family.bias in reader.tensors and bool(reader.tensors[family.bias].any())
-    settings = config.replace(settings, tie=tie, output_bias=biased)
+    settings = config.replace(family.with_tie(settings, tie), output_bias=biased)
     rows = [table_row(settings, role, tables[role], vocabularies) for role in _read_tables(settings)]
     rows += [*bias_rows(settings, family, vocabularies), *family.rows(settings, prefix)]
     for row in rows:
@@ -60,11 +61,7 @@ def load(folder: Path | str, foreign: Ids) -> Imported:
     for row in rows:
         value = import_parameter(row, reader.tensors.__getitem__, vocabularies)
         _keep_remainder(reader, row, value, vocabularies)
-        *path, last = row.ours.split("/")
-        group = params
-        for part in path:
-            group = group.setdefault(part, {})
-        group[last] = value
+        put(params, row.ours, value)
     dtypes = {name: reader.tensors.dtype(name) for name in sorted(reader.tensors)}
     most_frequent = Counter(dtypes.values()).most_common(1)[0][0]
     return Imported(settings, params, most_frequent, Origin(family.model_type, hf_config, tie, dtypes, reader.unused))
@@ -77,24 +74,31 @@ def _check_ids(
     c = family.complete(hf_config)
     require(
         c.get("share_encoder_decoder_embeddings") is not False or isinstance(foreign, tuple),
-        "config.json: share_encoder_decoder_embeddings is false, so the model has two vocabularies: such a model "
-        "cannot be imported",
+        "config.json: share_encoder_decoder_embeddings is false, so the model has two vocabularies: give the ids of "
+        "both",
     )
     vocabularies = vocabularies_of(foreign)
-    sizes = {"source": c["vocab_size"], "target": c.get("decoder_vocab_size") or c["vocab_size"]}
+    require(
+        c.get("share_encoder_decoder_embeddings") is False
+        or np.array_equal(vocabularies["source"], vocabularies["target"]),
+        f"the tokenizer has two vocabularies, and the {family.model_type} model of config.json one for both: the files "
+        "are of different models",
+    )
+    names = {"pad_token_id": PAD, "eos_token_id": EOS}
     for side, ids in vocabularies.items():
+        entry = "decoder_vocab_size" if side == "target" and c.get("decoder_vocab_size") else "vocab_size"
         require(
-            len(ids) == sizes[side] and np.array_equal(np.sort(ids), np.arange(len(ids))),
-            f"config.json: vocab_size is {sizes[side]}, and the vocabulary has {len(ids)} ids: the tokenizer is of "
-            "another model",
+            len(ids) == c[entry] and np.array_equal(np.sort(ids), np.arange(len(ids))),
+            f"config.json: {entry} is {c[entry]}, and the vocabulary has {len(ids)} ids: the tokenizer is of another "
+            "model",
         )
-    names = {"pad_token_id": PAD, "eos_token_id": EOS, "decoder_start_token_id": settings.start_token}
-    for name, id in names.items():
-        found = int(vocabularies["target"][id])
-        require(
-            found == c[name],
-            f"config.json: {name} is {c[name]}, and that of the tokenizer {found}: correct one of them",
-        )
+        started = {"decoder_start_token_id": settings.start_token} if side == "target" else {}
+        for name, id in (names | started).items():
+            found = int(ids[id])
+            require(
+                found == c[name],
+                f"config.json: {name} is {c[name]}, and that of the tokenizer {found}: correct one of them",
+            )
 
 
 class Reader:
@@ -155,11 +159,12 @@ class Reader:
 
 
 def _tied_tables(
-    reader: Reader, family: ExportedFamily, hf_config: Mapping[str, Any], prefix: str
+    reader: Reader, family: ExportedFamily, hf_config: Mapping[str, Any], prefix: str, shared: bool = True
 ) -> tuple[Tie, dict[str, str]]:
     """Which of the tables over the vocabulary are equal, and the name of the tensor of each role.
 
     Files have one, several or all of the tables that are tied. Those that config.json ties must be equal.
+    shared: whether source and target have one vocabulary. Tables over different vocabularies are not tied.
     """
     roles = family.roles(prefix)
     separate = family.separate(hf_config)
@@ -178,7 +183,8 @@ def _tied_tables(
     head = first(roles.head, decoder) if "head" in separate else decoder
     if roles.shared in present and not reader.same(roles.shared, decoder):
         reader.unused[roles.shared] = reader.tensors[roles.shared]
-    embeddings, output = reader.same(encoder, decoder), reader.same(head, decoder)
+    require(shared or encoder != decoder, reader.missing(roles.encoder if decoder == roles.decoder else roles.decoder))
+    embeddings, output = shared and reader.same(encoder, decoder), reader.same(head, decoder)
     tie: Tie = ("all" if output else "embeddings") if embeddings else ("output" if output else "none")
     return tie, {"encoder": encoder, "decoder": decoder, "head": head}
 

@@ -15,9 +15,9 @@ import numpy as np
 from s2sjax import config
 from s2sjax.config import require
 from s2sjax.core.special_tokens import EOS, SOS
-from s2sjax.interop.correspondence import Row, import_parameter
+from s2sjax.interop.correspondence import Row, import_parameter, put
 from s2sjax.interop.families import bart, whisper
-from s2sjax.interop.formats import prefix_of
+from s2sjax.interop.formats import Origin, prefix_of
 from s2sjax.interop.load_weights import Reader
 from s2sjax.interop.safetensors_files import read, read_json
 
@@ -37,6 +37,8 @@ class ImportedWhisper(NamedTuple):
     """number of frames that the encoder reads"""
     dtype: str
     """dtype of most tensors of the files"""
+    origin: Origin
+    """what an export needs"""
 
 
 def load_whisper(folder: Path | str, foreign: np.ndarray) -> ImportedWhisper:
@@ -51,15 +53,13 @@ def load_whisper(folder: Path | str, foreign: np.ndarray) -> ImportedWhisper:
     params: dict[str, Any] = {}
     for row in (table, *whisper.rows(settings, sizes.features, prefix)):
         _expect(reader, row)
-        value = import_parameter(row, partial(_tensor, reader, row.shape), {"target": foreign})
-        *path, last = row.ours.split("/")
-        group = params
-        for part in path:
-            group = group.setdefault(part, {})
-        group[last] = value
+        put(params, row.ours, import_parameter(row, partial(_tensor, reader, row.shape), {"target": foreign}))
     _check_rest(reader, table.theirs[0])
     dtype = Counter(reader.tensors.dtype(name) for name in reader.used).most_common(1)[0][0]
-    return ImportedWhisper(settings, params, sizes.features, whisper.STRIDE * sizes.places, dtype)
+    dtypes = {name: reader.tensors.dtype(name) for name in sorted(reader.tensors)}
+    unused = {name: reader.tensors[name] for name in dtypes if name not in (whisper.OUTPUT, *reader.used)}
+    origin = Origin(whisper.FAMILY.model_type, hf_config, "all", dtypes, unused)
+    return ImportedWhisper(settings, params, sizes.features, whisper.STRIDE * sizes.places, dtype, origin)
 
 
 def _check_ids(c: dict[str, Any], foreign: np.ndarray) -> None:
@@ -80,7 +80,7 @@ def _check_ids(c: dict[str, Any], foreign: np.ndarray) -> None:
 def _has_sinusoids(reader: Reader, hf_config: dict[str, Any], prefix: str) -> bool:
     """Whether the positions of the encoder are sinusoids, up to rounding; if not, the table is taken as it is."""
     settings, sizes = whisper.settings_of(hf_config, False)
-    name, width = f"{prefix}encoder.embed_positions.weight", settings.encoder.embedding_size
+    name, width = f"{prefix}{whisper.PLACES}", settings.encoder.embedding_size
     _expect(reader, Row("", (name,), (sizes.places, width)))
     reader.used.discard(name)
     table = reader.tensors[name].astype(np.float32)
@@ -108,7 +108,7 @@ def _check_rest(reader: Reader, table: str) -> None:
             "different models",
         )
         require(
-            name != "proj_out.weight" or reader.same(name, table),
+            name != whisper.OUTPUT or reader.same(name, table),
             f"{reader.tensors.where(name)} differs from {table}: a model whose output layer is not its embedding "
             "cannot be imported",
         )

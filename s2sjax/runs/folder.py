@@ -63,15 +63,19 @@ def read_experiment(folder: Path) -> config.Experiment:
     return _experiment(folder, read_config(folder))
 
 
+def taken_from(folder: Path) -> Path | None:
+    """The run from which the run in a folder has taken settings; None if there is none."""
+    page = read_config(folder)
+    return Path(page["experiment"].get("init", "")) if page and page[TAKEN] is not None else None
+
+
 def taken_settings(folder: Path, init: Path) -> dict[str, Any] | None:
-    """The settings that the run in a folder has taken from the run `init`, by dotted name; None if it has not.
+    """The settings that the run in a folder has taken from the run `init`, by dotted name; None if they are in `init`.
 
     Those of a run with code of its own are read from `init` if it still exists: the code that is stored with them
     includes the experiment file, which may have changed.
     """
     page = read_config(folder)
-    if not page or page[TAKEN] is None or Path(page["experiment"].get("init", "")).name != init.name:
-        return None
     stored, found = stored_code.read(folder), {}
     if stored.needed and (init / CONFIG).is_file():
         return None

@@ -12,8 +12,9 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import itertools
 import operator
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -35,7 +36,7 @@ def take(experiment: Any, *runs: Path, trust: bool = False) -> Any:
     there = Path(experiment.init)
     for path in runs:
         check_other(experiment, path)
-    stored = (folder.taken_settings(path, there) for path in runs)
+    stored = (folder.taken_settings(path, there) for path in _started_from(there, runs))
     values = next((found for found in stored if found is not None), None)
     if values is None:
         values = offered(experiment, trust)
@@ -43,6 +44,28 @@ def take(experiment: Any, *runs: Path, trust: bool = False) -> Any:
         return sweep_grid.apply(
             experiment, {name: value for name, value in values.items() if _is_default(experiment, name)}
         )
+
+
+def _started_from(init: Path, runs: Iterable[Path]) -> list[Path]:
+    """The runs that have taken settings from the run in the folder `init`.
+
+    If that is gone, its folder may have been moved with theirs: then those that have taken them from the folder with
+    the most similar path, from its end, if there is one.
+    """
+    origins = {path: origin for path in runs if (origin := folder.taken_from(path))}
+    similar = {path: _common_end(origin, init) for path, origin in origins.items()}
+    if init in origins.values():
+        return [path for path, origin in origins.items() if origin == init]
+    best = max(similar.values(), default=0)
+    nearest = [path for path in origins if similar[path] == best]
+    is_known = best > 0 and len({origins[path] for path in nearest}) == 1
+    return nearest if is_known and not (init / folder.CONFIG).is_file() else []
+
+
+def _common_end(one: Path, other: Path) -> int:
+    """The number of equal parts at the end of two paths."""
+    pairs = zip(reversed(one.parts), reversed(other.parts))
+    return len(list(itertools.takewhile(lambda pair: pair[0] == pair[1], pairs)))
 
 
 def offered(experiment: Any, trust: bool = False) -> dict[str, Any]:

@@ -130,6 +130,10 @@ def subset(**data) -> Translation:
             "model.width 6 / model.heads 2 must be even for rotary positions",
         ),
         (
+            lambda: Transformer(share_positions=False),
+            "model.share_positions False applies to relative positions: set model.positions to relative, or leave it",
+        ),
+        (
             lambda: Transformer(positions="relative", join_positions="concat"),
             "model.join_positions 'concat' requires one vector per position: set model.positions to sinusoidal or",
         ),

@@ -15,7 +15,7 @@ from s2sjax.interop import safetensors_files
 
 IMPORTED = (
     "marian", "bart", "bart-bfloat16", "bart-untied", "mbart", "m2m_100", "pegasus", "blenderbot", "t5", "t5-v1.1",
-    "t5-inexact", "mt5",
+    "t5-inexact", "mt5", "umt5", "umt5-untied", "marian-two",
 )  # fmt: skip
 FILES = ("config.json", "model.safetensors")
 
@@ -58,6 +58,12 @@ def change_config(folder: Path, **entries: Any) -> Path:
 
 def load(name: str, folder: Path) -> interop.Imported:
     return interop.load(write_folder(name, folder), foreign_ids(hf_config(name)))
+
+
+def sizes(name: str) -> tuple[int, int]:
+    """The sizes of the vocabularies of source and target."""
+    page = hf_config(name)
+    return page["vocab_size"], page.get("decoder_vocab_size") or page["vocab_size"]
 
 
 def build(settings: Any, *sizes: int) -> Any:

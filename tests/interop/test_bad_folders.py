@@ -47,6 +47,14 @@ TENSORS = {
     "untied embedding": (
         "t5", changed("decoder.embed_tokens.weight", (40, 16)), "tensor decoder.embed_tokens.weight differs from shared"
     ),
+    "no table of sources": (
+        "marian-two", lambda tensors: tensors.pop("model.encoder.embed_tokens.weight"),
+        "tensor model.encoder.embed_tokens.weight is missing",
+    ),
+    "no table of targets": (
+        "marian-two", lambda tensors: tensors.pop("model.decoder.embed_tokens.weight"),
+        "tensor model.decoder.embed_tokens.weight is missing",
+    ),
     "other sinusoids": ("pegasus", changed(PLACES, (12, 16)), f"tensor {PLACES} has no place"),
 }  # fmt: skip
 
@@ -59,7 +67,9 @@ def test_a_tensor_that_does_not_fit_is_named(name, change, named, tmp_path):
 ENTRIES = {
     "no type": ("bart", dict(model_type=...), "config.json has no model_type"),
     "another type": ("bart", dict(model_type="llama"), "a model of type 'llama' cannot be imported; marian, "),
-    "a type like ours": ("t5", dict(model_type="umt5"), "umt5 cannot be imported: each of its layers has relative"),
+    "a type like ours": ("t5", dict(model_type="longt5"), "longt5 cannot be imported: its attention is local"),
+    "umt5": ("t5", dict(model_type="umt5"), "encoder.block.1.layer.0.SelfAttention.relative_attention_bias.weight is"),
+    "no umt5": ("umt5", dict(model_type="mt5"), "tensor decoder.block.1.layer.0.SelfAttention.relative_attention_bias"),
     "quantized": ("bart", dict(quantization_config={}), "has a quantization_config"),
     "activation": ("bart", dict(activation_function="mish"), "activation_function 'mish' is none of relu"),
     "t5 activation": ("t5", dict(feed_forward_proj="gated-mish"), "feed_forward_proj 'gated-mish' is none of"),
@@ -87,7 +97,7 @@ ENTRIES = {
     "many words": ("t5", dict(vocab_size=10**15), "vocab_size is 1000000000000000, and the vocabulary has 40 ids"),
     "layers": ("bart", dict(decoder_layers=4), "tensor model.decoder.layers.3.self_attn.q_proj.weight is missing"),
     "fewer layers": ("bart", dict(decoder_layers=2), "layers.2.encoder_attn.k_proj.bias has no place"),
-    "two vocabularies": ("marian", dict(share_encoder_decoder_embeddings=False), "has two vocabularies: such a model"),
+    "two vocabularies": ("marian", dict(share_encoder_decoder_embeddings=False), "has two vocabularies: give the ids"),
     "another family": ("marian", dict(model_type="m2m_100"), "tensor model.encoder.layer_norm.weight is missing"),
 }  # fmt: skip
 
@@ -95,6 +105,15 @@ ENTRIES = {
 @pytest.mark.parametrize("name, entries, named", ENTRIES.values(), ids=ENTRIES)
 def test_an_entry_that_does_not_fit_is_named(name, entries, named, tmp_path):
     expect_error(name, change_config(write_folder(name, tmp_path), **entries), named)
+
+
+def test_two_vocabularies_are_those_of_config_json(tmp_path):
+    source, target = foreign_ids(hf_config("marian-two"))
+    named = "config.json: decoder_vocab_size is 40, and the vocabulary has 44 ids"
+    expect_error("marian-two", write_folder("marian-two", tmp_path / "two"), named, (source, source))
+    two = foreign_ids(hf_config("marian")), target
+    named = "the tokenizer has two vocabularies, and the marian model of config.json one for both"
+    expect_error("marian", write_folder("marian", tmp_path / "one"), named, two)
 
 
 def test_the_vocabulary_has_each_id_once(tmp_path):

@@ -11,6 +11,7 @@ from interop.folders import (
     change_tensors,
     hf_config,
     load,
+    sizes,
     stored,
     write_folder,
 )
@@ -24,8 +25,8 @@ from s2sjax.testing.model_laws import LAWS, PureModel
 VOCABULARY = 40
 
 
-def logits(imported: interop.Imported, source, target) -> np.ndarray:
-    model = build(imported.settings, VOCABULARY)
+def logits(imported: interop.Imported, source, target, *sizes: int) -> np.ndarray:
+    model = build(imported.settings, *(sizes or (VOCABULARY,)))
     return np.asarray(jax.jit(model.apply)({"params": imported.params}, source, target))
 
 
@@ -33,7 +34,7 @@ def expect_logits(name: str, imported: interop.Imported) -> None:
     case = stored(name)
     source, target = case["source"].astype(np.int32), case["target"].astype(np.int32)
     real = target != PAD
-    found = logits(imported, source, target)
+    found = logits(imported, source, target, *sizes(name))
     np.testing.assert_allclose(found[real], case["logits"][real], atol=1e-4, rtol=0)
 
 
@@ -45,7 +46,7 @@ def test_the_logits_are_those_of_transformers(name, tmp_path):
     assert imported.dtype == ("bfloat16" if name.endswith("bfloat16") else "float32")
 
 
-@pytest.mark.parametrize("name", ["marian", "bart-untied", "m2m_100", "t5", "t5-v1.1"])
+@pytest.mark.parametrize("name", ["marian", "bart-untied", "m2m_100", "t5", "t5-v1.1", "umt5"])
 def test_single_steps_equal_teacher_forcing(name, tmp_path):
     imported = load(name, tmp_path)
     model = PureModel(imported.settings, VOCABULARY)
@@ -57,7 +58,7 @@ def test_single_steps_equal_teacher_forcing(name, tmp_path):
 def test_the_parameters_are_those_of_the_model(name, tmp_path):
     imported = load(name, tmp_path)
     ids = np.ones((1, 2), np.int32)
-    expected = jax.eval_shape(build(imported.settings, VOCABULARY).init, jax.random.key(0), ids, ids)["params"]
+    expected = jax.eval_shape(build(imported.settings, *sizes(name)).init, jax.random.key(0), ids, ids)["params"]
     shapes = jax.tree.map(lambda leaf: leaf.shape, expected)
     assert jax.tree.map(lambda leaf: leaf.shape, imported.params) == shapes
     assert {leaf.dtype for leaf in jax.tree.leaves(imported.params)} == {np.dtype("float32")}
@@ -114,6 +115,10 @@ def test_settings_of_each_family(tmp_path):
     )  # fmt: skip
     assert of("t5") == config.Transformer(**t5, tie="all", scale_output=True)
     assert of("t5-v1.1") == config.Transformer(**t5, tie="embeddings", activation="gelu_tanh", gated=True)
+    umt5 = config.Transformer(**t5, share_positions=False, activation="gelu_tanh", gated=True, scale_output=True)
+    assert of("umt5") == config.replace(umt5, tie="all")
+    assert of("umt5-untied") == config.replace(umt5, tie="embeddings", scale_output=False)
+    assert of("marian-two") == config.replace(of("marian"), tie="output")
 
 
 # -------------------------------------------------------------------- other spellings of the same model

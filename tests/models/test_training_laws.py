@@ -100,7 +100,10 @@ def test_one_device_equals_eight_on_each_axis(name, mesh):
     eight_are_one(name, mesh)
 
 
-PRETRAINED = ("transformer-t5", "transformer-t5-gated", "transformer-bart", "transformer-nllb", "transformer-adapters")
+PRETRAINED = (
+    "transformer-t5", "transformer-t5-gated", "transformer-umt5", "transformer-bart", "transformer-nllb",
+    "transformer-adapters",
+)  # fmt: skip
 
 
 @zoo.each(PRETRAINED, quick=(), rare=set(PRETRAINED) - {"transformer-t5-gated"})

@@ -27,6 +27,7 @@ import transformers
 
 from references.pretrained_cases import EXPORTED, draw_parameters, foreign_ids, own_foreign
 from s2sjax.interop import dump, safetensors_files
+from s2sjax.interop.formats import vocabularies_of
 
 ARRAYS: dict[str, np.ndarray] = {}
 SIZES = {
@@ -57,6 +58,11 @@ MODELS = {
     # The heads of t5-3b and t5-11b are 128 wide, whose square root is no float: 8 has such a root too.
     "t5-inexact": transformers.T5Config(**(T5 | {"d_kv": 8})),
     "mt5": transformers.MT5Config(**T5),
+    "umt5": transformers.UMT5Config(**T5),
+    "umt5-untied": transformers.UMT5Config(**T5),
+    "marian-two": transformers.MarianConfig(
+        **(MARIAN | {"vocab_size": 44}), decoder_vocab_size=40, share_encoder_decoder_embeddings=False
+    ),
 }
 
 
@@ -77,10 +83,10 @@ def redraw(model: torch.nn.Module, seed: int) -> None:
             value.copy_(torch.tensor(drawn.astype(np.float32)))
 
 
-def batch(seed: int, foreign: np.ndarray, lengths: list[tuple[int, int]]) -> tuple[np.ndarray, np.ndarray]:
+def batch(seed: int, sizes: tuple[int, int], lengths: list[tuple[int, int]]) -> tuple[np.ndarray, np.ndarray]:
     """Sources and targets in ids of s2sjax, with <pad> at the end of each row: all ordinary ids occur."""
     random = np.random.default_rng(seed)
-    rows = [[random.integers(3, len(foreign), length) for length in pair] for pair in lengths]
+    rows = [[random.integers(3, size, length) for size, length in zip(sizes, pair)] for pair in lengths]
     pad = lambda row, length: np.pad(row, (0, length - len(row)))
     longest = [max(pair[i] for pair in lengths) for i in (0, 1)]
     return tuple(np.stack([pad(row[i], longest[i]) for row in rows]) for i in (0, 1))
@@ -89,6 +95,8 @@ def batch(seed: int, foreign: np.ndarray, lengths: list[tuple[int, int]]) -> tup
 def logits_of(folder: Path, source: np.ndarray, target: np.ndarray, source_foreign, target_foreign) -> np.ndarray:
     """Teacher-forced logits [B, T, V], in the order of our ids."""
     model = transformers.AutoModelForSeq2SeqLM.from_pretrained(folder, dtype=torch.float32, attn_implementation="eager")
+    if "umt5-untied" in folder.name:  # transformers 5 sets it true, and 4 as the file says
+        model.config.tie_word_embeddings = False
     start = model.config.decoder_start_token_id
     forced = np.pad(target_foreign[target][:, :-1], ((0, 0), (1, 0)), constant_values=start)
     with torch.no_grad():
@@ -102,18 +110,18 @@ def logits_of(folder: Path, source: np.ndarray, target: np.ndarray, source_forei
 
 def imported(name: str, settings: transformers.PretrainedConfig, folder: Path, seed: int) -> None:
     model = transformers.AutoModelForSeq2SeqLM.from_config(settings)
-    if name in ("t5-v1.1", "mt5"):
+    if name in ("t5-v1.1", "mt5", "umt5-untied"):
         model.lm_head.weight = torch.nn.Parameter(torch.zeros_like(model.shared.weight))
     redraw(model, seed)
     (model.bfloat16() if name.endswith("bfloat16") else model).save_pretrained(folder)
-    foreign = foreign_ids(json.loads((folder / "config.json").read_text()))
-    lengths = [(5, 6), (7, 4), (1, 1), (3, 7)] if name != "t5" else [(140, 140), (7, 4)]
-    source, target = batch(seed, foreign, lengths)
+    both = vocabularies_of(foreign_ids(json.loads((folder / "config.json").read_text()))).values()
+    lengths = [(5, 6), (7, 4), (1, 1), (3, 7)] if name not in ("t5", "umt5") else [(140, 140), (7, 4)]
+    source, target = batch(seed, tuple(map(len, both)), lengths)
     for file in ("config.json", "model.safetensors"):
         ARRAYS[f"imported/{name}/{file}"] = np.frombuffer((folder / file).read_bytes(), np.uint8)
     ARRAYS[f"imported/{name}/source"] = source.astype(np.uint8)
     ARRAYS[f"imported/{name}/target"] = target.astype(np.uint8)
-    ARRAYS[f"imported/{name}/logits"] = logits_of(folder, source, target, foreign, foreign)
+    ARRAYS[f"imported/{name}/logits"] = logits_of(folder, source, target, *both)
 
 
 def exported(name: str, folder: Path) -> None:
@@ -122,7 +130,7 @@ def exported(name: str, folder: Path) -> None:
     hf_config, tensors = dump(settings, draw_parameters(settings, sizes), foreign)
     [path] = safetensors_files.write(folder, tensors)
     (folder / "config.json").write_text(json.dumps(hf_config))
-    source, target = batch(7, np.arange(min(sizes)), [(5, 6), (9, 4), (1, 1)])
+    source, target = batch(7, (min(sizes),) * 2, [(5, 6), (9, 4), (1, 1)])
     ARRAYS[f"exported/{name}/digest"] = np.array(hashlib.sha256(path.read_bytes()).hexdigest())
     ARRAYS[f"exported/{name}/config.json"] = np.array(json.dumps(hf_config))
     ARRAYS[f"exported/{name}/source"], ARRAYS[f"exported/{name}/target"] = source, target

@@ -151,6 +151,20 @@ def t5(root: Path) -> None:
     case(folder, transformers.AutoTokenizer.from_pretrained(folder), spm=spm)
 
 
+def umt5(root: Path) -> None:
+    """UMT5, whose SentencePiece has <s> before <unk>: transformers 5 takes <s> for <unk>, and 4 does not."""
+    plain = write(root / "umt5-spm", config={"model_type": "umt5", "vocab_size": 448})
+    write(plain, tokenizer_config={"tokenizer_class": "T5Tokenizer", "extra_ids": 100})
+    spm = train(plain / "spiece.model", LINES, pad_id=0, eos_id=1, bos_id=2, unk_id=3)
+    folder = write(root / "umt5", config={"model_type": "umt5", "vocab_size": 448})
+    transformers.T5Tokenizer.from_pretrained(plain).save_pretrained(folder)
+    content = json.loads((folder / "tokenizer.json").read_text())
+    write(folder, tokenizer=content | {"model": content["model"] | {"unk_id": spm.unk_id()}})
+    tokenizer = transformers.AutoTokenizer.from_pretrained(folder)
+    case_of_sentencepiece(plain, tokenizer, spm=spm)
+    case(folder, tokenizer, spm=spm)
+
+
 def pegasus(root: Path) -> None:
     plain = write(root / "pegasus-spm", config={"model_type": "pegasus", "vocab_size": 403})
     write(plain, tokenizer_config={"tokenizer_class": "PegasusTokenizer"})
@@ -231,6 +245,29 @@ def marian(root: Path) -> None:
         case(folder, tokenizer, side=side, tags=[vocab[">>deu<<"], vocab[">>fra<<"]])
 
 
+def marian_two(root: Path) -> None:
+    """Marian with a vocabulary of each side; the language codes are in that of the source."""
+    folder, files = root / "marian-two", {}
+    rng = random.Random(3)
+    for side, name, codes in (("source", "vocab", [">>deu<<", ">>fra<<"]), ("target", "target_vocab", [])):
+        content = (root / "marian" / f"{side}.spm").read_bytes()
+        spm = sentencepiece.SentencePieceProcessor(model_proto=content)
+        pieces = [*(spm.id_to_piece(index) for index in range(2, spm.get_piece_size() - 5)), *codes]
+        rng.shuffle(pieces)
+        pieces += [f"unused {index}" for index in range(300 - len(pieces))]
+        files[name] = {piece: index for index, piece in enumerate(["</s>", "<unk>", *pieces, "<pad>"])}
+        folder.mkdir(exist_ok=True)
+        (folder / f"{side}.spm").write_bytes(content)
+    sizes = {"vocab_size": 303, "decoder_vocab_size": 303, "pad_token_id": 302}
+    write(folder, **files, config={"model_type": "marian", **sizes, "share_encoder_decoder_embeddings": False})
+    write(folder, tokenizer_config={"tokenizer_class": "MarianTokenizer", "separate_vocabs": True})
+    tokenizer, vocab = transformers.MarianTokenizer.from_pretrained(folder), files["vocab"]
+    # transformers decodes only targets.
+    tokenizer.decoder, tokenizer.spm_target = {index: piece for piece, index in vocab.items()}, tokenizer.spm_source
+    case(folder, tokenizer, tags=[vocab[">>deu<<"], vocab[">>fra<<"]])
+    case(folder, transformers.MarianTokenizer.from_pretrained(folder), side="target")
+
+
 def bart(root: Path) -> None:
     """BART, whose model has one row less than its tokenizer: <mask> has none, as in facebook/bart-large-cnn."""
     trained = tokenizers.ByteLevelBPETokenizer()
@@ -272,7 +309,7 @@ def archive(root: Path, path: Path) -> None:
 if __name__ == "__main__":
     os.environ["TOKENIZERS_PARALLELISM"] = "false"
     with tempfile.TemporaryDirectory() as temporary:
-        for make in (t5, pegasus, mbart50, nllb, m2m100, marian, bart, byt5, mbart25):
+        for make in (t5, pegasus, mbart50, nllb, m2m100, marian, bart, byt5, mbart25, umt5, marian_two):
             make(Path(temporary))
             print(make.__name__)
         archive(Path(temporary), Path(__file__).with_name("tokenizers.tar.xz"))

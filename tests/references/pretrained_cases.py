@@ -29,15 +29,31 @@ EXPORTED: dict[str, tuple[config.Transformer, tuple[int, int]]] = {
         ),
         (40, 40),
     ),
+    "umt5": (
+        config.Transformer(
+            **TINY, norm="pre", normalization="rms", positions="relative", share_positions=False, biases=False,
+            scale_embedding=False, gated=True, scale_output=True, tie="all", head_width=4,
+        ),
+        (40, 40),
+    ),
 }  # fmt: skip
 """settings of Transformers, and the sizes of their vocabularies"""
 
 
-def foreign_ids(hf_config: dict[str, Any]) -> np.ndarray:
-    """The foreign id of each id of s2sjax: <pad>, <s> or another, </s>, <unk>, and the others as they come."""
-    pad, eos, unk = hf_config["pad_token_id"], hf_config["eos_token_id"], 5
+def foreign_ids(hf_config: dict[str, Any]) -> np.ndarray | tuple[np.ndarray, np.ndarray]:
+    """The foreign id of each id of s2sjax, for the one vocabulary or for source and target."""
+    if hf_config.get("share_encoder_decoder_embeddings", True):
+        return _foreign_ids(hf_config, hf_config["vocab_size"], 5)
+    return _foreign_ids(hf_config, hf_config["vocab_size"], 7), _foreign_ids(
+        hf_config, hf_config["decoder_vocab_size"], 6
+    )
+
+
+def _foreign_ids(hf_config: dict[str, Any], size: int, unk: int) -> np.ndarray:
+    """<pad>, <s> or another, </s>, <unk>, and the others as they come."""
+    pad, eos = hf_config["pad_token_id"], hf_config["eos_token_id"]
     bos = hf_config.get("bos_token_id")
-    others = [id for id in range(hf_config["vocab_size"]) if id not in (pad, eos, unk)]
+    others = [id for id in range(size) if id not in (pad, eos, unk)]
     first = bos if bos in others else others[0]
     others.remove(first)
     return np.array([pad, first, eos, unk, *others], np.int32)

@@ -22,6 +22,7 @@ from s2sjax.data.batching.batch_plan import make_batch
 from s2sjax.errors import UserError
 from s2sjax.models.families.ngram_cnn import NGrams
 from s2sjax.runs import folder, initial_settings, run, train_run
+from s2sjax.runs.sweeps import sweep as sweeps
 from s2sjax.runs.sweeps import sweep_grid
 from s2sjax.tasks import Classification, Pretraining, Regression, Translation
 from s2sjax.tasks.classification.settings import LabelData, LabelModel
@@ -240,6 +241,59 @@ def test_the_code_of_the_other_run_is_taken_too(here):
 # ------------------------------------------------------------------------------------------ sweeps
 
 
+def open_new(experiment, out: Path):
+    """The task of a new run, and its inputs."""
+    inputs = train_run.resolve(experiment, out, None, None, False)
+    return train_run.open_folder(inputs, out, init_assets=False, accept_code=False), inputs
+
+
+def with_width(width: int, path: Path) -> None:
+    started(path, config.replace(BASE, model=config.replace(BASE.model, width=width, embedding_size=width)))
+
+
+def test_runs_of_the_same_name_are_told_apart(here, monkeypatch):
+    """Members of a sweep over several initial runs find their own one again: by its path, also if all were moved."""
+    for side, width in (("a", 8), ("b", 12)):
+        with_width(width, here / "runs" / side / "base")
+        open_new(taken(tuned(f"runs/{side}/base")), here / "runs/grid" / side)
+    width_of = lambda side: taken(tuned(f"runs/{side}/base"), *sorted(Path("runs/grid").glob("?"))).model.width
+    assert [width_of(side) for side in "ab"] == [8, 12]
+    with_width(16, here / "runs/c/base")
+    assert width_of("c") == 16  # it was not an initial run before
+    for side in "abc":
+        shutil.rmtree(here / "runs" / side)
+    assert [width_of(side) for side in "ab"] == [8, 12]
+    assert "runs/c/base is not a run folder" in refused(lambda: width_of("c"))  # it may be either of them
+    (here / "moved").mkdir()
+    (here / "runs").rename(here / "moved/runs")
+    monkeypatch.chdir(here / "moved")
+    assert [width_of(side) for side in "ab"] == [8, 12]
+
+
+@pytest.mark.parametrize("way", ["python", "command"])
+def test_several_files_resume_a_sweep_without_the_other_run(here, call, way, monkeypatch):
+    """The sweep has the name of the first file, and there the others have what they have taken."""
+    (here / "other.py").write_text(FILE.replace('"tuned"', '"other"'))
+    seen = []
+    monkeypatch.setattr(sweeps, "sweep", lambda *given: seen.append(given) or 1 / 0)
+
+    def sweep():
+        with pytest.raises(ZeroDivisionError):
+            if way == "python":
+                s2sjax.sweep({"tune": "tune.py", "other": "other.py"}, {"seed": [0, 1]})
+            else:
+                call("sweep", "tune.py", "other.py", "--seed", "0,1")
+        return seen.pop()
+
+    experiments, _, path, *_ = sweep()
+    assert Path(path) == Path("runs/tuned-sweep")
+    for name, experiment in experiments.items():
+        open_new(config.replace(experiment), Path(path) / f"experiment={name},seed=0")
+    shutil.rmtree("runs/base")
+    again, *_ = sweep()
+    assert again == experiments and again["other"].model == BASE.model
+
+
 @pytest.mark.slow
 def test_members_of_a_sweep_start_from_the_other_run(here):
     grid = {"train.learning_rate": [0.01, 0.02], "model.dropout": [0.0, 0.2]}
@@ -299,8 +353,7 @@ def test_every_task_takes_its_model_its_assets_and_all_parameters(task, tmp_path
     experiment = taken(with_defaults(e, name="tuned", init=str(tmp_path / "base"), seed=9), tmp_path / "out")
     for name in type(e).init_fields:
         assert operator.attrgetter(name)(experiment) == operator.attrgetter(name)(base.experiment), name
-    inputs = train_run.resolve(experiment, tmp_path / "out", None, None, False)
-    found = train_run.open_folder(inputs, tmp_path / "out", init_assets=False, accept_code=False)
+    found, inputs = open_new(experiment, tmp_path / "out")
     assert folder._fingerprints(found.assets) == folder._fingerprints(base.task.assets)
     state = train_run.initial_state(found, meshes.make_mesh(config.Mesh()), rows=8, source=inputs.source)
     jax.tree.map(np.testing.assert_array_equal, state.params, base.params()[0])

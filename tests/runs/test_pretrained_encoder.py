@@ -1,26 +1,35 @@
 """A BERT or RoBERTa as a run: words are filled in, and it starts pre-training, classifiers and taggers."""
 
+import json
+import shutil
+
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
 from conftest import refused
 from interop.encoder_folders import NAMES, write_folder
+from interop.folders import change_tensors
+from pretrained_folders import same_files
 
 import s2sjax
 from s2sjax import config
 from s2sjax.config import InMemory, Text, Train, Transformer
 from s2sjax.core.special_tokens import CLS, EOS, UNK
 from s2sjax.data import text
+from s2sjax.interop import safetensors_files
 from s2sjax.runs import pretrained, train_run
 from s2sjax.runs.initial_settings import take
-from s2sjax.tasks import Classification, Pretraining, Tagging
+from s2sjax.runs.pretrained import encoder, original
+from s2sjax.runs.run import Run
+from s2sjax.tasks import Classification, Pretraining, Recognition, Tagging
 from s2sjax.tasks.classification.settings import LabelData, LabelModel
 from s2sjax.tasks.pretraining import Line, Paragraphs
 from s2sjax.tasks.tagging import tagged_sentences
 from s2sjax.tasks.tagging.settings import TagData, TaggerModel
 from s2sjax.testing import verify_task
 from s2sjax.training import mesh
+from s2sjax.training.checkpoints.fingerprints import named_leaves
 
 TRAIN = Train(2, log_every=1, evaluate_every=0)
 LABELS = [("lu ra", "a"), ("np zo.", "b"), ("a b", "a")] * 2
@@ -42,9 +51,9 @@ def imported(tmp_path_factory):
     return make
 
 
-def labels(run, **fields) -> Classification:
+def labels(run, pooling="first", **fields) -> Classification:
     data = LabelData(InMemory(train=LABELS, dev=LABELS), buckets=((12,),), batch_tokens=48)
-    return Classification("labels", data=data, model=LabelModel(pooling="first"), train=TRAIN, init=str(run), **fields)
+    return Classification("labels", data=data, model=LabelModel(pooling=pooling), train=TRAIN, init=str(run), **fields)
 
 
 def tags(run, **fields) -> Tagging:
@@ -66,7 +75,6 @@ def test_an_import_fills_in_words(name, imported):
     before, after = run.decode(["lu [MASK] ra", Line("[MASK]")])
     assert before.startswith("lu ") and before.endswith(" ra") and "[MASK]" not in before + after and after
     assert refused(lambda: run.task.example_of("lu ra", "line 1")).startswith("line 1 has no [MASK]")
-    assert refused(lambda: pretrained.export(run, run.folder.parent / "out")).endswith("can be exported")
 
 
 def test_an_import_is_evaluated_on_a_file(tmp_path, imported):
@@ -193,3 +201,144 @@ def test_the_laws_of_a_tagger_of_subwords():
     )
     model = TaggerModel(Transformer(8, 2, 8, 1, dropout=0.1), dropout=0.2, intent=1.0, crf=True, word_dropout=0.1)
     verify_task(Tagging("tags", data=data, model=model, train=TRAIN))
+
+
+# ----------------------------------------------------------------------------------------- export
+
+
+def exported(run, out):
+    """The tensors and the config.json of an export, and the run that is imported from it."""
+    pretrained.export(run, out)
+    tensors = dict(safetensors_files.read(out))
+    again = pretrained.import_pretrained(out, out.with_name(f"{out.name}-again"), say=lambda line: None)
+    return tensors, json.loads((out / "config.json").read_text()), again
+
+
+def same_leaves(found, expected, atol=0.0, but=()):
+    found, expected = (dict(named_leaves(tree)) for tree in (found, expected))
+    shared = [path for path in found if path in expected and not path.startswith(but)]
+    assert len(shared) > 15
+    for path in shared:
+        np.testing.assert_allclose(found[path], expected[path], rtol=0, atol=atol, err_msg=path)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_an_export_is_the_original(name, imported, tmp_path):
+    """Every file, byte for byte: also the tensors that are not read, and the names of 2018."""
+    run = s2sjax.load(imported(name).folder)
+    same_files(run.folder.parent / "folder", pretrained.export(run, tmp_path / "out"))
+    pretrained.export(run, tmp_path / "half", dtype="float16")
+    half = safetensors_files.read(tmp_path / "half")
+    assert {half.dtype(each) for each in half} == {"float16"}
+
+
+def test_an_export_keeps_tensors_that_repeat_others(tmp_path):
+    folder, output = write_folder("bert", tmp_path / "folder"), "cls.predictions.decoder"
+    change_tensors(folder, lambda tensors: tensors.update({
+        f"{output}.weight": tensors["bert.embeddings.word_embeddings.weight"].copy(),
+        f"{output}.bias": tensors["cls.predictions.bias"].copy(),
+        "bert.embeddings.position_ids": np.arange(14)[None],
+    }))  # fmt: skip
+    run = pretrained.import_pretrained(folder, tmp_path / "run", say=lambda line: None)
+    same_files(folder, pretrained.export(run, tmp_path / "out"))
+    params = jax.tree.map(np.asarray, run.params()[0])
+    params["embedding"], params["word_bias"] = {"table": params["embedding"]["table"] + 1}, params["word_bias"] + 1
+    moved = encoder.dump(run, params, original.read(run.folder / "pretrained"), None).tensors
+    np.testing.assert_array_equal(moved[f"{output}.weight"], moved["bert.embeddings.word_embeddings.weight"])
+    np.testing.assert_array_equal(moved[f"{output}.bias"], moved["cls.predictions.bias"])
+
+
+@pytest.mark.parametrize("name", ["bert", *(pytest.param(name, marks=pytest.mark.slow) for name in NAMES[1:])])
+def test_an_export_after_further_pretraining(name, imported, tmp_path):
+    """Parameters are those of the run, up to the rounding of the positions; a second kind of text is added."""
+    base = imported(name)
+    data = Paragraphs(corpus=InMemory(train=[("lu. Ra", "")] * 8), buckets=((14,),), batch_tokens=56)
+    run = s2sjax.train(Pretraining("more", data=data, train=TRAIN, init=str(base.folder)), tmp_path / "more")
+    tensors, page, again = exported(run, tmp_path / "out")
+    has_next = name in ("bert", "bert-2018")
+    family = {"bert": "Bert", "roberta": "Roberta", "xlm": "XLMRoberta"}[name.partition("-")[0]]
+    if name != "bert-2018":
+        assert page["architectures"] == [f"{family}{'ForPreTraining' if has_next else 'ForMaskedLM'}"]
+    assert page.get("type_vocab_size", 2) == 2 and again.experiment.model.next_weight == has_next
+    assert not any(each.startswith("classifier") for each in tensors)
+    mine, theirs = run.params()[0], base.params()[0]
+    assert np.abs(mine["frontend"]["second"] - theirs["frontend"]["second"]).max() > 0
+    same_leaves(again.params()[0], mine, 1e-6, () if has_next else ("pooler", "follows"))
+
+
+@pytest.mark.parametrize("name", ["bert", pytest.param("roberta", marks=pytest.mark.slow)])
+def test_an_exported_classifier(name, imported, tmp_path):
+    """It takes the pooler of BERT, and has that of the classifiers of transformers."""
+    base = imported(name)
+    _, params = started(labels(base.folder, "pooler"), tmp_path / "started")
+    same_leaves({**params, "output": {}}, base.params()[0])
+    run = s2sjax.train(labels(base.folder, "pooler"), tmp_path / "labels")
+    tensors, page, again = exported(run, tmp_path / "out")
+    kind, dense, output = {
+        "bert": ("Bert", "bert.pooler.dense", "classifier"),
+        "roberta": ("Roberta", "classifier.dense", "classifier.out_proj"),
+    }[name]
+    assert page["architectures"] == [f"{kind}ForSequenceClassification"]
+    assert (page["id2label"], page["label2id"]) == ({"0": "a", "1": "b"}, {"a": 0, "b": 1})
+    mine = run.params()[0]
+    np.testing.assert_array_equal(tensors[f"{dense}.weight"], mine["pooler"]["kernel"].T)
+    np.testing.assert_array_equal(tensors[f"{output}.weight"], mine["output"]["kernel"].T)
+    np.testing.assert_array_equal(tensors[f"{output}.bias"], mine["output"]["bias"])
+    same_leaves(again.params()[0], mine, 1e-6, () if name == "bert" else ("pooler",))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["bert", "xlm-roberta"])
+def test_an_exported_tagger(name, imported, tmp_path):
+    run = s2sjax.train(tags(imported(name).folder), tmp_path / "tags")
+    tensors, page, again = exported(run, tmp_path / "out")
+    assert page["architectures"][0].endswith("ForTokenClassification")
+    assert page["id2label"] == dict(zip("012", run.task.labels("tags")))
+    np.testing.assert_array_equal(tensors["classifier.weight"], run.params()[0]["output"]["kernel"].T)
+    np.testing.assert_array_equal(tensors["classifier.bias"], run.params()[0]["output"]["bias"])
+    same_leaves(again.params()[0], run.params()[0], 1e-6)
+
+
+@pytest.mark.slow
+def test_a_tagger_with_low_rank_adapters(imported, tmp_path):
+    """The adapters and the new output layer are trained, and nothing else; an export has the merged matrices."""
+    base = imported("bert")
+    encoder = config.replace(base.experiment.model.encoder, adapter_rank=2)
+    run = s2sjax.train(tags(base.folder, model=TaggerModel(encoder, spelling_width=4)), tmp_path / "tags")
+    template = jax.eval_shape(run.task.init, jax.random.key(0))
+    stored = dict(named_leaves(run.checkpoints(read_only=True).restore_params(template)[0]))
+    before = dict(named_leaves(base.params()[0]))
+    for path in stored.keys() & before.keys():
+        np.testing.assert_array_equal(stored[path], before[path])
+    adapters = [path for path in stored if path.endswith(("adapter_a", "adapter_b"))]
+    assert len(adapters) == 2 * 5 and all(np.abs(stored[path]).max() > 0 for path in adapters)
+    assert stored.keys() - before.keys() == {*adapters, "output/kernel", "output/bias"}
+    _, _, again = exported(run, tmp_path / "out")
+    same_leaves(again.params()[0], run.params()[0], 1e-6)
+
+
+def test_what_no_class_of_transformers_holds_is_refused(imported, tmp_path):
+    base = imported("bert")
+    origin = original.read(base.folder / "pretrained")
+
+    def refusal(experiment, origin=origin):
+        task, params = started(experiment, tmp_path / "run")
+        found = refused(lambda: encoder.dump(Run(tmp_path / "run", task), params, origin, None))
+        shutil.rmtree(tmp_path / "run")
+        return found.removeprefix(f"{tmp_path / 'run'} ")
+
+    assert refusal(labels(base.folder)) == (
+        "has model.pooling first, and the classifiers of transformers read the first state through a dense layer with "
+        "tanh: train it with model.pooling pooler"
+    )
+    crf = TaggerModel(base.experiment.model.encoder, crf=True, spelling_width=4)
+    assert refusal(tags(base.folder, model=crf)).startswith("has model.crf True, and the taggers of transformers score")
+    shorter = config.replace(base.experiment.model.encoder, encoder_layers=1)
+    assert refusal(tags(base.folder, model=TaggerModel(shorter, spelling_width=4))) == (
+        "model.encoder.encoder_layers is 1, and 2 in the imported model: such a model cannot be exported"
+    )
+    assert refusal(tags(base.folder), None).startswith("does not start from an imported BERT or RoBERTa")
+    other = Run(tmp_path / "run", Recognition("x").task())
+    assert "only Transformers that translate text, and runs that start from an imported model, can be exported" in (
+        refused(lambda: pretrained.export(other, tmp_path / "out"))
+    )

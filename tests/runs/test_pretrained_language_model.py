@@ -8,6 +8,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+import safetensors.numpy
 from conftest import refused
 
 import s2sjax
@@ -18,6 +19,7 @@ from s2sjax.interop import safetensors_files
 from s2sjax.runs import pretrained
 from s2sjax.tasks import LanguageModel
 from s2sjax.tasks.language_model import Continuation, Line, RecurrentLM
+from s2sjax.training.checkpoints.fingerprints import named_leaves
 
 each_model = pytest.mark.parametrize("name", gpt2_folders.NAMES)
 
@@ -178,6 +180,57 @@ def test_a_fine_tuned_model_is_exported_with_its_logits(name, imported, tmp_path
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("name", ["gpt2", "untied"])
+def test_low_rank_adapters_are_trained_and_nothing_else(name, imported, tmp_path):
+    """Continuations token by token and the export have the merged matrices."""
+    _, run, _ = imported(name)
+    (tmp_path / "text.txt").write_text("the house is blue\na house\n" * 6)
+    model = config.replace(run.experiment.model, adapter_rank=2, adapter_scale=0.5)
+    train = config.Train(steps=3, warmup_steps=0, learning_rate=0.05, evaluate_every=0)
+    data = config.PlainText(train=str(tmp_path / "text.txt"), steps=16, batch_size=2)
+    experiment = LanguageModel("tuned", data=data, model=model, init=str(run.folder), train=train)
+    tuned = s2sjax.train(experiment, tmp_path / "tuned")
+    template = jax.eval_shape(tuned.task.init, jax.random.key(0))
+    stored, merged = tuned.checkpoints(read_only=True).restore_params(template)[0], tuned.params()[0]
+    found, before, after = (dict(named_leaves(tree)) for tree in (stored, run.params()[0], merged))
+    adapters = {path for path in found if path.endswith(("adapter_a", "adapter_b"))}
+    assert len(adapters) == 2 * 5 and found.keys() - adapters == before.keys() == after.keys()
+    for path in before:
+        np.testing.assert_array_equal(found[path], before[path])
+    assert all(np.abs(found[path]).max() > 0 for path in adapters)
+    ids = gpt2_folders.stored()[f"{name}/batch"]
+    batch = jnp.asarray(np.argsort(run.task.vocabulary.foreign)[ids])
+    whole, _ = tuned.task.module.apply({"params": stored}, batch, ())
+    np.testing.assert_allclose(tuned.task.module.apply({"params": merged}, batch, ())[0], whole, atol=1e-4)
+    state = tuned.task.module.apply({"params": stored}, batch[:, :8], None, method="begin")
+    _, logits = tuned.task.module.apply({"params": stored}, state, batch[:, 8], method="advance")
+    np.testing.assert_allclose(logits[:, EOS:], whole[:, 8], atol=1e-4)
+    out = pretrained.export(tuned, tmp_path / "out")
+    again = pretrained.import_pretrained(out, tmp_path / "again", say=lambda line: None)
+    found, expected = (logits_of(each, ids)[0] for each in (again, tuned))
+    np.testing.assert_allclose(found, expected, atol=1e-5)
+    check_adapters(pretrained.export(tuned, tmp_path / "adapters", "peft"), run.folder.parent / name, out)
+
+
+def check_adapters(adapters, original, merged):
+    """W + lora_alpha / r * B A, as PEFT adds them, is the merged matrix: W is transposed in GPT-2 (fan_in_fan_out)."""
+    page = json.loads((adapters / "adapter_config.json").read_text())
+    assert (page["r"], page["lora_alpha"], page["fan_in_fan_out"]) == (2, 1.0, True)
+    found = safetensors.numpy.load_file(adapters / "adapter_model.safetensors")
+    before, after = safetensors_files.read(original), safetensors_files.read(merged)
+    changed = {name for name in before if not np.array_equal(before[name], after[name])}
+    assert len(changed) == len(found) // 2
+    for name in changed:
+        module = name.split(".")[-2]
+        start = f"base_model.model.{name.removesuffix('.weight')}"
+        a, b = (found[f"{start}.lora_{letter}.weight"] for letter in "AB")
+        rank = page["rank_pattern"].get(module, page["r"])
+        alpha = page["alpha_pattern"].get(module, page["lora_alpha"])
+        assert len(a) == rank and module in page["target_modules"]
+        np.testing.assert_allclose(before[name] + alpha / rank * (b @ a).T, after[name], atol=1e-5)
+
+
+@pytest.mark.slow
 def test_the_commands(call, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     gpt2_folders.write("gpt2", tmp_path)
@@ -194,7 +247,10 @@ def test_the_commands(call, tmp_path, monkeypatch):
     assert (code, err) == (0, "")
     same_files(tmp_path / "gpt2", tmp_path / "out")
     for arguments, message in (
-        (("export", "runs/gpt2", "ct2", "--format", "ctranslate2"), "is a language model, and ctranslate2 is for"),
+        (
+            ("export", "runs/gpt2", "ct2", "--format", "ctranslate2"),
+            "is a TransformerLM, and ctranslate2 is for translation: use hf",
+        ),
         (("import", "gpt2", "x", "--test", "a", "b"), "--test has 2 files, and a language model is evaluated on one"),
         (("import", "gpt2", "x", "--source-language", "de"), "the model has no languages to choose from"),
     ):

@@ -33,7 +33,7 @@ ENCODERS = {
 CASES = {f"{encoder}-{pooling}": (ENCODERS[encoder], pooling) for encoder, pooling in (
     ("ngrams", "max"), ("recurrent", "attention"), ("recurrent", "final"), ("recurrent", "mean"), ("stacked", "final"),
     ("convolutional", "mean"), ("convolutional", "attention"), ("transformer", "mean"), ("transformer", "attention"),
-    ("transformer", "first"),
+    ("transformer", "first"), ("transformer", "pooler"),
 )}  # fmt: skip
 
 
@@ -65,6 +65,17 @@ def test_many_to_one_sentence_classification_by_final_state_mean_and_learned_que
         assert not found.attention[ids[:, None].repeat(2, 1) == 0].any()
     else:
         assert found.attention is None
+
+
+def test_the_pooler_is_a_dense_layer_with_tanh_over_the_first_state():
+    ids, module = np.array([[4, 5, 2, 0]]), Classifier(ENCODERS["transformer"], 2, "pooler", size=9)
+    params = jax.jit(module.init)(jax.random.key(0), ids)
+    read = lambda module, ids: module.encoder(*module.frontend(ids), False).states
+    first = np.asarray(module.apply(params, ids, method=read))[0, 0]
+    pooler, output = params["params"]["pooler"], params["params"]["output"]
+    pooled = np.tanh(first @ pooler["kernel"] + pooler["bias"])
+    expected = pooled @ output["kernel"] + output["bias"]
+    np.testing.assert_allclose(module.apply(params, ids).logits[0], expected, atol=1e-6)
 
 
 @pytest.mark.slow

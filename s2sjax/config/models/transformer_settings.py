@@ -45,6 +45,9 @@ class Transformer(ModelSettings):
     """kind of position encoding: see s2sjax/core/attention/position_encodings.py"""
     join_positions: Literal["sum", "concat"] = "sum"
     """use of sinusoidal or learned positions: added to the embedding, or concatenated and projected to `width`"""
+    share_positions: bool = True
+    """whether the layers of a stack share one table of relative positions, as in T5, or each layer has its own, as in
+    UMT5"""
     sinusoids: Literal["vaswani", "tensor2tensor"] = "vaswani"
     """rates of sinusoidal positions: as published, or as in Tensor2Tensor, where the slowest is exactly 1 / 10000"""
     first_position: int = 0
@@ -130,6 +133,11 @@ class Transformer(ModelSettings):
             self.join_positions == "sum" or self.positions in ("sinusoidal", "learned"),
             f"model.join_positions '{self.join_positions}' requires one vector per position: "
             f"set model.positions to sinusoidal or learned, not {self.positions}",
+        )
+        require(
+            self.share_positions or self.positions == "relative",
+            "model.share_positions False applies to relative positions: set model.positions to relative, or leave it "
+            "out",
         )
         for name, usual in (("sinusoids", "vaswani"), ("first_position", 0)):
             value = getattr(self, name)

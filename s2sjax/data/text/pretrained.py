@@ -40,8 +40,8 @@ from s2sjax.errors import UserError, nearest
 
 FILES = (
     "config.json", "generation_config.json", "tokenizer_config.json", "special_tokens_map.json", "added_tokens.json",
-    "tokenizer.json", "vocab.json", "vocab.txt", "merges.txt", "source.spm", "target.spm", "spiece.model",
-    "sentencepiece.bpe.model",
+    "tokenizer.json", "vocab.json", "target_vocab.json", "vocab.txt", "merges.txt", "source.spm", "target.spm",
+    "spiece.model", "sentencepiece.bpe.model", "preprocessor_config.json", "processor_config.json",
 )  # fmt: skip
 """names of the files that are kept"""
 SPEC = "spec.json"
@@ -68,7 +68,7 @@ class PretrainedVocabulary(AnyVocabulary):
         self.files, self.spec = dict(files), spec
         tokenizer = open_tokenizer(self.files, spec.side)
         config = Folder(self.files, spec.side).config
-        size = _size(config)
+        size = _size(config, spec.side)
         _check(tokenizer, config, size)
         size += tokenizer.extra
         self.spare = (PAD, SOS, UNK) if tokenizer.extra else ()
@@ -152,7 +152,8 @@ class PretrainedVocabulary(AnyVocabulary):
             return None, self.begin
         if not tags or tokenizer.marks:
             given = spec.source_language or spec.target_language
-            demand(given is None, f"the model has no languages to choose from: leave out {given!r}")
+            of_source = self._glued and spec.side == "target"  # the source vocabulary of a Marian has the codes
+            demand(given is None or of_source, f"the model has no languages to choose from: leave out {given!r}")
             return None, ()
         if not tokenizer.side_has_language:
             demand(spec.source_language is None, "the model finds out the source language: leave it out")
@@ -231,11 +232,13 @@ class PretrainedVocabulary(AnyVocabulary):
 # -------------------------------------------------------------------------------------- helpers
 
 
-def _size(config: Mapping[str, Any]) -> int:
-    found = config.get("vocab_size")
+def _size(config: Mapping[str, Any], side: str) -> int:
+    has_own = side == "target" and config.get("decoder_vocab_size") is not None
+    name = "decoder_vocab_size" if has_own else "vocab_size"
+    found = config.get(name)
     demand(
         type(found) is int and 4 < found < LARGEST,
-        f"vocab_size in config.json is {found!r}: it must be the number of rows of the model's embeddings",
+        f"{name} in config.json is {found!r}: it must be the number of rows of the model's embeddings",
     )
     assert isinstance(found, int)
     return found

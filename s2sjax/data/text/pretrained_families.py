@@ -126,13 +126,13 @@ class Folder:
     def read(self, name: str) -> dict[str, Any]:
         return _parsed(name, self.bytes(name))
 
-    def vocab(self) -> dict[str, int]:
-        """Reads vocab.json: piece -> id."""
-        found = self.read("vocab.json")
+    def vocab(self, name: str = "vocab.json") -> dict[str, int]:
+        """Reads vocab.json, or target_vocab.json: piece -> id."""
+        found = self.read(name)
         ids = {*found.values()} if all(type(index) is int for index in found.values()) else set()
         demand(
             len(ids) == len(found) > 0 and min(ids) >= 0 and max(ids) < LARGEST,
-            "vocab.json does not have one id for each piece: copy it again from the original model",
+            f"{name} does not have one id for each piece: copy it again from the original model",
         )
         return found
 
@@ -184,11 +184,8 @@ def _content(token: Any) -> str:
 
 
 def _marian(folder: Folder) -> Tokenizer:
-    demand(
-        not folder.settings.get("separate_vocabs") and folder.config.get("share_encoder_decoder_embeddings", True),
-        "the model has separate vocabularies of source and target: only Marian models that share one can be read",
-    )
-    vocab = folder.vocab()
+    has_own = bool(folder.settings.get("separate_vocabs")) and folder.side == "target"
+    vocab = folder.vocab("target_vocab.json" if has_own else "vocab.json")
     tags = [index for piece, index in vocab.items() if piece.startswith(">>") and piece.endswith("<<")]
     pieces = {index: piece for piece, index in vocab.items()}
     name = f"{folder.side}.spm"
@@ -258,6 +255,7 @@ def _t5(folder: Folder) -> Tokenizer:
     if "tokenizer.json" in folder.files:
         return _of_json(folder, folder.tokenizer_json(), None)
     segmenter = SentencePieceModel(folder.bytes("spiece.model"), "spiece.model", 2)
+    segmenter.unk = segmenter.processor.unk_id()  # 3 in UMT5, which has <s>
     extra = [f"<extra_id_{index}>" for index in reversed(range(_count(folder, "extra_ids", 100)))]
     size = len(segmenter.names)
     special = frozenset([*segmenter.controls, *range(size, size + len(extra))])

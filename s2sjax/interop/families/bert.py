@@ -81,7 +81,7 @@ class Bert(Family):
         rows += norm(f"{ours}/around_feedforward/norm", f"{theirs}.output.LayerNorm", s.width, layers)
         rows += norm("encoder/positions/norm", f"{prefix}embeddings.LayerNorm", s.width)
         places, name = s.max_length + self.skip, f"{prefix}embeddings.position_embeddings.weight"
-        return [*rows, Row("encoder/positions/table", (name,), (places, s.width), skip=self.skip)]
+        return [*rows, Row(POSITIONS, (name,), (places, s.width), skip=self.skip)]
 
     def table(self, settings: config.Transformer, size: int, prefix: str) -> Row:
         """The embedding of words, which is also the output layer."""
@@ -106,12 +106,36 @@ class Bert(Family):
         """The output layer of masked words in files that repeat the embedding."""
         return f"{'cls.predictions' if self.model_type == 'bert' else 'lm_head'}.decoder.weight"
 
-    def next_text(self, settings: config.Transformer, prefix: str) -> list[Row]:
+    @property
+    def aliases(self) -> dict[str, str]:
+        """Tensors of files that repeat a parameter, and that parameter."""
+        return {self.output: "embedding/table", f"{self.output.removesuffix('.weight')}.bias": "word_bias"}
+
+    def pooler(self, settings: config.Transformer, prefix: str) -> list[Row]:
+        """The rows of the dense layer with tanh over the first state."""
+        return dense("pooler", (f"{prefix}pooler.dense",), settings.width, settings.width, 0)
+
+    def next_text(self, settings: config.Transformer) -> list[Row]:
         """The rows of the output layer of next sentences. Its first label is "follows", and here the second."""
-        rows = dense("pooler", (f"{prefix}pooler.dense",), settings.width, settings.width, 0)
-        return rows + dense("follows", ("cls.seq_relationship",), settings.width, 2, 0)
+        return dense("follows", ("cls.seq_relationship",), settings.width, 2, 0)
+
+    def labels(self, settings: config.Transformer, count: int) -> list[Row]:
+        """The rows of a classifier of texts, which reads the first state through a dense layer with tanh."""
+        if self.model_type == "bert":
+            return [*self.pooler(settings, self.name), *self.tags(settings, count)]
+        rows = dense("pooler", ("classifier.dense",), settings.width, settings.width, 0)
+        return rows + dense("output", ("classifier.out_proj",), settings.width, count, 0)
+
+    def tags(self, settings: config.Transformer, count: int) -> list[Row]:
+        """The rows of a classifier of tokens."""
+        return dense("output", ("classifier",), settings.width, count, 0)
+
+    def class_name(self, end: str) -> str:
+        """The name of one of its classes in transformers."""
+        return f"{self.architecture.partition('For')[0]}{end}"
 
 
+POSITIONS = "encoder/positions/table"
 HEADS = r"(cls|lm_head|classifier|qa_outputs|score|dropout)\..*"
 """tensors of output layers, which are not part of the encoder"""
 BUFFERS = r"(\w+\.)?embeddings\.(position_ids|token_type_ids)|.*pooler\..*"

@@ -10,6 +10,7 @@ import numpy as np
 
 from s2sjax import config
 from s2sjax.config import require
+from s2sjax.config.models.specs import Tie
 from s2sjax.core.special_tokens import EOS, PAD, SOS
 from s2sjax.interop.correspondence import Row
 
@@ -113,6 +114,10 @@ class ExportedFamily(Family):
     @abstractmethod
     def separate(self, c: Mapping[str, Any]) -> set[str]:
         """The roles whose tensors may differ from the shared one."""
+
+    def with_tie(self, settings: config.Transformer, tie: Tie) -> config.Transformer:
+        """The settings of a config.json for a model whose tensors are tied as `tie` says."""
+        return config.replace(settings, tie=tie)
 
     def roles(self, prefix: str) -> Roles:
         embedding = f"{prefix}{{}}.embed_tokens.weight"

@@ -1,10 +1,15 @@
-"""T5 (v1.0, v1.1 and FLAN), mT5 and ByT5: pre-LN with RMS norms, relative positions, and no biases.
+"""T5 (v1.0, v1.1 and FLAN), mT5, ByT5 and UMT5: pre-LN with RMS norms, relative positions, and no biases.
+
+The layers of a stack share one table of relative positions; in UMT5, each layer has its own.
 
 T5 does not divide the scores of attention by the square root of the head width. Ours does: the query kernels are
 multiplied by it when they are read, and divided when they are written.
 
 What tells v1.0 from v1.1 is in the tensors: v1.0 has one table for the embeddings and the output layer, v1.1 has an
-output layer of its own. transformers 5 writes tie_word_embeddings true for both, so the tensors are compared.
+output layer of its own. transformers 5 writes tie_word_embeddings true for both, so the tensors are compared. A UMT5
+scales the input of the output layer exactly if that is the embedding. transformers 5 scales it always: it divides the
+logits of a UMT5 with an output layer of its own, such as Google's, by the square root of the width. transformers 4
+does not, and neither did the training of these models.
 """
 
 import math
@@ -16,6 +21,7 @@ import numpy as np
 
 from s2sjax import config
 from s2sjax.config import require
+from s2sjax.config.models.specs import Tie
 from s2sjax.core.attention import position_encodings
 from s2sjax.interop.correspondence import Row, dense, norm
 from s2sjax.interop.families.family import (
@@ -34,7 +40,7 @@ GATED = {"relu": "gated-relu", "gelu": "gated-gelu_python", "gelu_tanh": "gated-
 
 @dataclass(frozen=True)
 class T5(ExportedFamily):
-    """T5 or mT5. ByT5 is a T5 with another tokenizer."""
+    """T5, mT5 or UMT5. ByT5 is a T5 with another tokenizer."""
 
     never_used: ClassVar[str] = r"decoder\.block\.0\.layer\.1\.EncDecAttention\.relative_attention_bias\.weight"
 
@@ -64,6 +70,7 @@ class T5(ExportedFamily):
             epsilon=c["layer_norm_epsilon"],
             biases=False,
             positions="relative",
+            share_positions=self.shares_positions,
             tie="embeddings" if c["tie_word_embeddings"] is False else "all",
             scale_embedding=False,
             scale_output=self._scales_output(c),
@@ -71,6 +78,14 @@ class T5(ExportedFamily):
             decoder_start=decoder_start(c, self.model_type),
             dropout=c["dropout_rate"],
         )
+
+    @property
+    def shares_positions(self) -> bool:
+        return self.model_type != "umt5"
+
+    def with_tie(self, settings: config.Transformer, tie: Tie) -> config.Transformer:
+        scales = settings.scale_output and (self.model_type != "umt5" or tie == "all")
+        return config.replace(settings, tie=tie, scale_output=scales)
 
     def _activation(self, c: Mapping[str, Any]) -> tuple[Any, bool]:
         """The activation, and whether it is gated."""
@@ -88,7 +103,7 @@ class T5(ExportedFamily):
 
     def _scales_output(self, c: Mapping[str, Any]) -> bool:
         """transformers 5 has an entry of its own; before, an output layer with a matrix of its own was not scaled."""
-        if self.model_type != "t5":
+        if self.model_type == "mt5":
             return False
         return bool(c.get("scale_decoder_outputs", c["tie_word_embeddings"] is not False))
 
@@ -150,8 +165,11 @@ class T5(ExportedFamily):
             rows += dense(f"{stack}/feedforward/outer", narrow, s.feedforward, s.width, layers, bias=False)
             rows += norm(f"{stack}/around_feedforward/norm", f"{last}.layer_norm", s.width, layers, bias=False)
             rows += norm(f"{side}/final_norm", f"{side}.final_layer_norm", s.width, bias=False)
-            relative = f"{side}.block.0.layer.0.SelfAttention.relative_attention_bias.weight"
-            rows.append(Row(f"{side}/positions/relative", (relative,), (position_encodings.BUCKETS, s.heads)))
+            relative, shape = "SelfAttention.relative_attention_bias.weight", (position_encodings.BUCKETS, s.heads)
+            if s.share_positions:
+                rows.append(Row(f"{side}/positions/relative", (f"{side}.block.0.layer.0.{relative}",), shape))
+            else:
+                rows.append(Row(f"{stack}/attention/relative", (f"{block}.0.{relative}",), shape, layers))
         return rows
 
     def differences(self, settings: config.Transformer) -> list[Difference]:
@@ -159,7 +177,8 @@ class T5(ExportedFamily):
         allowed = {
             "norm": ("pre",), "normalization": ("rms",), "positions": ("relative",), "biases": (False,), "window": (0,),
             "norm_embedding": (False,), "scale_embedding": (False,), "tie": ("all", "embeddings"),
-            "scale_output": (True, False) if self.model_type == "t5" else (False,),
+            "share_positions": (self.shares_positions,),
+            "scale_output": {"t5": (True, False), "umt5": (s.tie == "all",)}.get(self.model_type, (False,)),
         }  # fmt: skip
         found = differing(s, allowed)
         if s.output_bias or (s.output_bias is None and s.tie != "all"):
@@ -177,11 +196,12 @@ DEFAULTS = {
     "tie_word_embeddings": True, "pad_token_id": 0, "bos_token_id": None, "eos_token_id": 1,
     "decoder_start_token_id": 0,
 }  # fmt: skip
-"""entries that are equal for both"""
+"""entries that are equal for all"""
 _T5 = {"vocab_size": 32128, "d_ff": 2048, "num_layers": 6, "num_heads": 8, "feed_forward_proj": "relu"}
 _MT5 = {"vocab_size": 250112, "d_ff": 1024, "num_layers": 8, "num_heads": 6, "feed_forward_proj": "gated-gelu"}
 
 FAMILIES = (
     T5("t5", "T5ForConditionalGeneration", {**DEFAULTS, **_T5}),
     T5("mt5", "MT5ForConditionalGeneration", {**DEFAULTS, **_MT5}),
+    T5("umt5", "UMT5ForConditionalGeneration", {**DEFAULTS, **_MT5}),
 )

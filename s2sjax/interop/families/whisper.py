@@ -25,6 +25,10 @@ DEFAULTS = {
 FAMILY = Bart("whisper", "WhisperForConditionalGeneration", DEFAULTS, "pre", "learned", has_bias=False)
 WITHOUT_BIAS = "k_proj.bias"
 """end of the names of tensors that no file has: they are zero"""
+OUTPUT = "proj_out.weight"
+"""output layer in files that repeat the embedding"""
+PLACES = "encoder.embed_positions.weight"
+"""positions of the encoder, without the start of the names"""
 STRIDE = 2
 """number of frames that the encoder reads as one"""
 

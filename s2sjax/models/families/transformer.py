@@ -3,8 +3,9 @@
 Letters: B batch, S source positions, T target positions, W model width, N heads, D width of a head, L cache length.
 
 Sinusoidal and learned positions are applied in `Positions`. Rotary positions rotate the queries and keys of
-self-attention. Relative positions are a `bias` of self-attention, computed once per stack and shared by its blocks. A
-`window` restricts self-attention. Cross-attention uses neither positions nor windows.
+self-attention. Relative positions are a `bias` of self-attention, computed once per stack and shared by its blocks, or
+by each block from a table of its own. A `window` restricts self-attention. Cross-attention uses neither positions nor
+windows.
 """
 
 from typing import ClassVar, NamedTuple
@@ -45,7 +46,9 @@ class EncoderBlock(nn.Module):
     """whether each position attends only up to itself, as in a decoder without an encoder"""
 
     def setup(self):
-        self.attention = Attention(self.config, self.dtype)
+        c = self.config
+        own = c.positions == "relative" and not c.share_positions
+        self.attention = Attention(c, self.dtype, relative_positions=own)
         self.feedforward = FeedForward(self.config, self.dtype)
         self.around_attention = Residual(self.config, self.dtype)
         self.around_feedforward = Residual(self.config, self.dtype)

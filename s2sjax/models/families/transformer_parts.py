@@ -32,9 +32,12 @@ class Attention(nn.Module):
 
     config: config.Transformer
     dtype: jnp.dtype
+    relative_positions: bool = False
+    """whether its scores have a bias of relative positions of its own"""
 
     def setup(self):
         c, inner = self.config, self.config.attention_width
+        self.relative = relative_table(self, c) if self.relative_positions else None
         self.query = dense(c, c.width, inner, self.dtype)
         self.key_value = dense(c, c.width, 2 * inner, self.dtype)
         self.output = dense(c, inner, c.width, self.dtype)
@@ -71,13 +74,16 @@ class Attention(nn.Module):
     def self_attention(
         self, x: Array, lengths: Array | None, causal: bool, bias: Array | None = None, mask: Array | None = None
     ) -> Array:
-        """Attends from all positions of x [B, T, W], of lengths [B], to each other. `bias` is `Positions.bias`.
+        """Attends from all positions of x [B, T, W], of lengths [B], to each other. `bias` is `Positions.bias`, which
+        the attention's own relative positions replace.
 
         For rows that hold several sequences, mask [B, T, T] replaces the lengths. Positions need not restart with each
         sequence, because only the distance between two positions matters here.
         """
         position = jnp.arange(x.shape[1])
         heads = self._rotate(self._heads(self.query(x)), position), *self.keys_values(x, position)
+        if self.relative is not None:
+            bias = bias_between(self.config, self.relative, x.shape[1], causal)
         if radius := reach(self.config, x.shape[1]):
             if lengths is None:
                 raise ValueError("a window does not keep the sequences of a row apart: set model.window to 0")
@@ -114,6 +120,8 @@ class Attention(nn.Module):
         if self.config.positions == "rotary":
             rotated = position_encodings.rotate(qkv[:, :, :2], position[:, None, None, None])
             qkv = jnp.concatenate([rotated, qkv[:, :, 2:]], axis=2)
+        if self.relative is not None:
+            bias = bias_of_one(self.relative, position, beam_index.shape[-1], causal=True)
         attended, cache = kv_cache.attend(qkv, cache, beam_index, position, bias)
         return self._joined(attended), cache
 
@@ -130,6 +138,24 @@ def join_query_key_value(attention: dict, scale: float = 1.0) -> dict:
 def reach(c: config.Transformer, length: int) -> int:
     """The radius of self-attention for `length` positions; 0 if it is unlimited or the window covers all positions."""
     return c.window if length > c.window + 1 else 0
+
+
+def relative_table(module: nn.Module, c: config.Transformer) -> Array:
+    """Declares the table of relative positions of a module: [BUCKETS, N]."""
+    return param(module, "relative", nn.initializers.normal(c.width**-0.5), (position_encodings.BUCKETS, c.heads))
+
+
+def bias_between(c: config.Transformer, table: Array, length: int, causal: bool) -> Array:
+    """The bias of relative positions, added to all scores: [1, N, T, T], or [1, N, r, K] for windows."""
+    place, radius = jnp.arange(length), reach(c, length)
+    between = offsets(radius, causal) if radius else place[None] - place[:, None]
+    return position_encodings.relative_bias(table, between, causal)[None]
+
+
+def bias_of_one(table: Array, position: Array, length: int, causal: bool) -> Array:
+    """The bias of one position [B] that attends to a cache of `length`, see `State`: [B, N, 1, L]."""
+    ago = (position[:, None] - jnp.arange(length)[None]) % length
+    return position_encodings.relative_bias(table, -ago, causal).swapaxes(0, 1)[:, :, None]
 
 
 ACTIVATIONS: dict[str, Callable[[Array], Array]] = {
@@ -191,9 +217,7 @@ class Positions(nn.Module):
         c = self.config
         if c.positions == "learned":
             self.table = param(self, "table", nn.initializers.normal(0.02), (c.max_length, c.width))
-        if c.positions == "relative":
-            shape = (position_encodings.BUCKETS, c.heads)
-            self.relative = param(self, "relative", nn.initializers.normal(c.width**-0.5), shape)
+        self.relative = relative_table(self, c) if c.positions == "relative" and c.share_positions else None
         if c.join_positions == "concat":
             self.join = layers.Dense(2 * c.width, c.width, self.dtype)
         self.norm = norm_layer(c, self.dtype) if c.norm_embedding else None
@@ -227,19 +251,12 @@ class Positions(nn.Module):
             check_positions(self.config.max_length, length)
 
     def bias(self, length: int) -> Array | None:
-        """The bias of relative positions, added to all scores: [1, N, T, T], or [1, N, r, K] for windows."""
-        if self.config.positions != "relative":
-            return None
-        place, radius = jnp.arange(length), reach(self.config, length)
-        between = offsets(radius, self.causal) if radius else place[None] - place[:, None]
-        return position_encodings.relative_bias(self.relative, between, self.causal)[None]
+        """The bias that all layers share, if there is one: see `bias_between`."""
+        return None if self.relative is None else bias_between(self.config, self.relative, length, self.causal)
 
     def bias_of_one(self, position: Array, length: int) -> Array | None:
-        """The bias of one position [B] that attends to a cache of `length`, see `State`: [B, N, 1, L]."""
-        if self.config.positions != "relative":
-            return None
-        ago = (position[:, None] - jnp.arange(length)[None]) % length
-        return position_encodings.relative_bias(self.relative, -ago, self.causal).swapaxes(0, 1)[:, :, None]
+        """The bias of one position that all layers share, if there is one: see `bias_of_one`."""
+        return None if self.relative is None else bias_of_one(self.relative, position, length, self.causal)
 
 
 def final_norm(c: config.Transformer, dtype) -> Callable[[Array], Array]:

@@ -80,8 +80,7 @@ def _write(out: Path, found: Imported) -> Task:
         checkpoints = folder.checkpoints(out, task)
         checkpoints.save(TrainState(zero, params, (), None, zero, zero), 0)
         checkpoints.close()
-        if found.origin:
-            original.keep(out / folder.PRETRAINED, found.origin)
+        original.keep(out / folder.PRETRAINED, found.origin)
     return task
 
 

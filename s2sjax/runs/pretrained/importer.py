@@ -1,9 +1,15 @@
-"""The interface of importers: `read(folder, name, options) -> Imported`, one for each kind of model."""
+"""The interface of importers and exporters, one for each kind of model.
+
+read(folder, name, options)         -> Imported
+dump(run, params, origin, dtype)    -> Exported
+"""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
+
+import numpy as np
 
 from s2sjax import config, interop
 
@@ -29,12 +35,19 @@ class Imported(NamedTuple):
     """nested parameters in float32"""
     dtype: str
     """dtype of the original files"""
-    origin: interop.Origin | None
-    """what an export needs; None if the model cannot be exported"""
+    origin: interop.Origin
+    """what an export needs"""
     remarks: Sequence[str]
     """lines on what was not taken"""
     use: str = "translate lines with s2sjax decode {run}"
     """what to do with the run, for the last line"""
+
+
+class Exported(NamedTuple):
+    """A run as a model of transformers."""
+
+    hf_config: dict[str, Any]
+    tensors: dict[str, np.ndarray]
 
 
 def buckets(places: int | None) -> tuple[int, ...]:

@@ -6,14 +6,13 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
 from s2sjax import config, interop
 from s2sjax.config import require
 from s2sjax.data.text.pretrained import PretrainedVocabulary
 from s2sjax.interop import generation
 from s2sjax.interop.language_models import dump_language_model, load_language_model
-from s2sjax.runs.pretrained.importer import Imported, Options
+from s2sjax.runs.pretrained.importer import Exported, Imported, Options
+from s2sjax.runs.run import Run
 from s2sjax.tasks.language_model import Continuation, LanguageModel, PerplexityEvaluate, TransformerLM
 
 SHARED = (
@@ -73,18 +72,16 @@ def _continuation(page: Mapping[str, Any]) -> tuple[Continuation, list[str]]:
     return Continuation(**fields, after_eos=False), remarks
 
 
-def dump(
-    experiment: LanguageModel, params: Any, vocabulary: Any, origin: interop.Origin | None, dtype: str | None
-) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
+def dump(run: Run, params: Any, origin: interop.Origin | None, dtype: str | None) -> Exported:
     """The entries of config.json and the tensors of a run. Raises a UserError for a model that was not imported."""
-    model = experiment.model
+    experiment, model = run.experiment, run.experiment.model
     require(
-        isinstance(model, TransformerLM) and isinstance(vocabulary, PretrainedVocabulary) and origin is not None,
+        isinstance(model, TransformerLM) and origin is not None,
         "only a language model that was imported, or fine-tuned from one, can be exported: no format of transformers "
         "has other vocabularies",
     )
-    assert isinstance(model, TransformerLM) and origin is not None
+    assert origin is not None
     settings = config.replace(
         model.blocks(experiment.data.steps), tie="all" if model.tie else "embeddings", output_bias=model.output_bias
     )
-    return dump_language_model(settings, params, vocabulary.foreign, origin, dtype)
+    return Exported(*dump_language_model(settings, params, run.task.assets["target"].foreign, origin, dtype))

@@ -1,19 +1,21 @@
-"""The importer of Whisper: a run of transcription, which reads recordings in windows of 30 seconds."""
+"""The importer of Whisper, a run of transcription that reads recordings in windows of 30 seconds, and its export."""
 
 from __future__ import annotations
 
 from pathlib import Path
 from typing import Any
 
-from s2sjax import config
+from s2sjax import config, interop
 from s2sjax.config import require
 from s2sjax.data.assets import Statistics
 from s2sjax.data.signals.spoken_text import SpokenText, WhisperMel
 from s2sjax.data.text.pretrained import PretrainedVocabulary
 from s2sjax.interop import generation
+from s2sjax.interop.dump_whisper import dump_whisper
 from s2sjax.interop.load_whisper import ImportedWhisper, load_whisper
 from s2sjax.interop.safetensors_files import read_json
-from s2sjax.runs.pretrained.importer import Imported, Options
+from s2sjax.runs.pretrained.importer import Exported, Imported, Options
+from s2sjax.runs.run import Run
 from s2sjax.tasks.recognition.settings import LabelledSignals, RecognitionEvaluate
 from s2sjax.tasks.transcription import SpellerModel, Transcription
 
@@ -54,7 +56,7 @@ def read(folder: Path, name: str, options: Options) -> Imported:
     spoken = " ".join(vocabulary.pieces(vocabulary.begin))
     remarks = [f"every output begins with {spoken}", *remarks]
     assets = {"features": unscaled, "target": vocabulary}
-    return Imported(experiment, assets, found.params, found.dtype, None, remarks, USE)
+    return Imported(experiment, assets, found.params, found.dtype, found.origin, remarks, USE)
 
 
 def _features(folder: Path, found: ImportedWhisper) -> WhisperMel:
@@ -92,3 +94,14 @@ def _preprocessor(folder: Path) -> dict[str, Any]:
         require(isinstance(found, dict), f"{PROCESSOR} has no feature_extractor: add {PREPROCESSOR} of the model")
         return found  # type: ignore[return-value]
     return read_json(folder / PREPROCESSOR)
+
+
+def dump(run: Run, params: Any, origin: interop.Origin | None, dtype: str | None) -> Exported:
+    """The entries of config.json and the tensors of a run. Raises a UserError for a model that was not imported."""
+    model = run.experiment.model
+    require(
+        origin is not None and origin.model_type == "whisper" and isinstance(model.network, config.Pair),
+        f"{run.folder} does not start from an imported Whisper: no format of transformers can hold it",
+    )
+    assert origin is not None
+    return Exported(*dump_whisper(model.network, params, run.task.assets["target"].foreign, origin, dtype))

@@ -28,8 +28,8 @@ class Classifier(nn.Module):
     """Computes logits = W_o pool(encoder(x)) + b_o.
 
     Reads ids [B, S], or frames [B, S, F] and their lengths [B]. The pooled vector is the final state of the top layer,
-    the state of the first position ([CLS] of BERT), the mean or the maximum of all states, or the concatenated context
-    vectors of learned queries.
+    the state h of the first position ([CLS] of BERT), BERT's tanh(W h + b), the mean or the maximum of all states, or
+    the concatenated context vectors of learned queries.
     """
 
     family: config.Family
@@ -70,6 +70,8 @@ class Classifier(nn.Module):
             shapes = {"kernel": (states, A), "bias": (A,), "query": (A, self.queries)}
             self.attention = layers.Weights(shapes, self.dtype)
             width = self.queries * states
+        elif self.pooling == "pooler":  # a name that pre-training has too
+            self.pooler = layers.Dense(states, states, self.dtype)
         elif self.pooling == "final":
             carries = family.encoder_spec.carries
             assert carries is not None, "LabelModel checks this"
@@ -91,6 +93,8 @@ class Classifier(nn.Module):
                 return memory.final[-1][0], None
             case "first":
                 return memory.states[:, 0], None
+            case "pooler":
+                return jnp.tanh(self.pooler(memory.states[:, 0])), None
             case "mean":
                 return masked_mean(memory.states, memory.mask), None
             case "max":

@@ -12,7 +12,7 @@ from s2sjax.config.models.pair import Family
 from s2sjax.config.models.recurrent_settings import RNNsearch
 from s2sjax.config.settings import at_least, check_buckets, check_share, require, settings
 
-Pooling = Literal["final", "first", "mean", "max", "attention"]
+Pooling = Literal["final", "first", "pooler", "mean", "max", "attention"]
 
 
 @settings
@@ -89,7 +89,8 @@ class LabelModel:
     """family of the encoder; its decoder settings are not used"""
     pooling: Pooling = "attention"
     """pooling of the states: the last one of a recurrent encoder, the first one ([CLS] if the vocabulary has it, see
-    tasks/pretraining/task.py), their mean or maximum, or attention with learned queries"""
+    tasks/pretraining/task.py), the first one after a dense layer with tanh (the pooler of BERT), their mean or maximum,
+    or attention with learned queries"""
     queries: int = 1
     """number of learned queries of attention pooling"""
     attention_width: int = 0

@@ -251,7 +251,8 @@ class TransformerModel(LanguageModel):
 
     def prepare(self) -> Prepared:
         """The parameters of each block: all, and those of `join_query_key_value`."""
-        blocks = tuple((params, join_query_key_value(params["attention"])) for params in self.blocks.unstacked())
+        scale = self.config.adapter_scale
+        blocks = tuple((params, join_query_key_value(params["attention"], scale)) for params in self.blocks.unstacked())
         return tuple(tuple(map(layers.kernels_as_tables, block)) for block in blocks)  # type: ignore[misc]
 
     def begin(self, prefix: Array, more: int | None = None) -> Window:

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Literal
+from typing import ClassVar, Literal
 
+from s2sjax.config.adapters import EVERYTHING_ELSE
 from s2sjax.config.evaluation import EvaluationSettings
 from s2sjax.config.models.recurrent_settings import CellName
 from s2sjax.config.models.transformer_settings import Transformer
@@ -109,6 +110,13 @@ class TransformerLM:
     """whether token embeddings are multiplied by the square root of their width"""
     output_bias: bool = True
     """whether the logits have a bias"""
+    adapter_rank: int = 0
+    """rank of the low-rank adapters of all matrices of the blocks; training then changes only the adapters (LoRA, Hu et
+    al. 2021); 0 for none"""
+    adapter_scale: float = 1.0
+    """multiplier of the low-rank adapters"""
+
+    frozen_by_adapters: ClassVar = EVERYTHING_ELSE
 
     def blocks(self, steps: int) -> Transformer:
         """Settings of the blocks for segments of this length."""
@@ -117,7 +125,7 @@ class TransformerLM:
             decoder_layers=self.layers, norm=self.norm, positions=self.positions, max_length=self.max_length or steps,
             dropout=self.dropout, head_width=self.head_width, activation=self.activation, gated=self.gated,
             normalization=self.normalization, epsilon=self.epsilon, biases=self.biases,
-            scale_embedding=self.scale_embedding,
+            scale_embedding=self.scale_embedding, adapter_rank=self.adapter_rank, adapter_scale=self.adapter_scale,
         )  # fmt: skip
 
     @property

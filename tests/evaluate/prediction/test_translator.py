@@ -207,6 +207,15 @@ def test_combinations_that_cannot_work_are_refused_by_name(options, message):
         Search(**options)
 
 
+def test_stop_rules_are_of_beam_search_alone(weights, text):
+    """Greedy search and samples end at <eos>, so that settings with another rule can become theirs."""
+    lines = ["abc", "ca", "bbbb"]
+    for stop, one in (("heuristic", dict(beam_size=1)), ("never", dict(sampling=Sampling(count=3)))):
+        plain, other = (translator(weights, text, **options) for options in (one, one | {"stop": stop}))
+        assert texts(other.decode(weights[0][1], lines)) == texts(plain.decode(weights[0][1], lines))
+        Search(**one, stop="first")
+
+
 def test_learned_positions_bound_what_is_read_and_written(text):
     """A large search.max_ratio is bounded by the positions of the model; a larger search.max_length is refused."""
     name = "transformer-pre-learned"  # sixteen positions

@@ -87,6 +87,7 @@ def test_only_positions_tell_order(kind):
 COMBINATIONS = [
     dict(positions="rotary", window=1, tie="all"),
     dict(positions="relative", window=2, norm="pre"),
+    dict(positions="relative", share_positions=False, window=2, norm="pre"),
     dict(positions="learned", join_positions="concat", window=1, tie="none"),
     dict(positions="relative", tie="all"),
     dict(positions="rotary", norm="pre", tie="none"),
@@ -129,6 +130,21 @@ def test_a_stack_has_one_table_of_relative_positions_shared_by_its_blocks():
         if leaf.shape == (32, HEADS)
     ]
     assert tables == ["decoder/positions/relative", "encoder/positions/relative"]
+
+
+def test_blocks_with_equal_tables_of_relative_positions_are_blocks_that_share_one():
+    layers = dict(positions="relative", encoder_layers=2, decoder_layers=2)
+    (shared, params), (own, others) = build(**layers), build(**layers, share_positions=False)
+    source, target = sentences(2, 2, 5), sentences(3, 2, 7)
+    expected = shared.apply(params, source, target)
+    for side in ("encoder", "decoder"):
+        table = params["params"][side].pop("positions")["relative"]
+        params["params"][side]["blocks"]["stack"]["attention"]["relative"] = jnp.stack([table] * 2)
+    assert jax.tree.map(jnp.shape, params) == jax.tree.map(jnp.shape, others)
+    np.testing.assert_allclose(own.apply(params, source, target), expected, atol=BAR)
+    relative = params["params"]["decoder"]["blocks"]["stack"]["attention"]["relative"]
+    params["params"]["decoder"]["blocks"]["stack"]["attention"]["relative"] = relative.at[1].multiply(-1)
+    assert np.abs(own.apply(params, source, target) - expected).max() > 100 * BAR
 
 
 @pytest.mark.parametrize("kind", ["rotary", "relative"])
