@@ -25,6 +25,7 @@ from s2sjax import config
 from s2sjax.config.training import OPTIMIZERS, SCHEDULES
 from s2sjax.errors import UserError
 from s2sjax.training import fine_tuning
+from s2sjax.training.mesh import path_of
 
 Tree = Any
 
@@ -194,7 +195,7 @@ TABLES = "(^|/)(table|relative|queries)$|^decoder/output/"
 
 def _dimensions(path: Any, leaf: Any) -> int:
     """The number of dimensions of a parameter, or of one layer of a stack (`layers.Stacked`)."""
-    return leaf.ndim - any(getattr(key, "key", None) == "stack" for key in path)
+    return leaf.ndim - bool(fine_tuning.STACKED.search(path_of(path)))
 
 
 # -------------------------------------------------------------- functions named by their import paths

@@ -137,19 +137,20 @@ def updates_of(train: config.Train, params, gradient):
 
 def test_muon_makes_matrices_orthogonal_and_leaves_tables_and_vectors_to_adam():
     params = {
-        "encoder": {"stack": {"kernel": jnp.ones((3, 8, 8)), "bias": jnp.ones((3, 8))}},
+        "encoder": {"blocks": {"stack": {"kernel": jnp.ones((3, 8, 8)), "bias": jnp.ones((3, 8))}}},
         "source_embedding": {"table": jnp.ones((9, 8))},
         "decoder": {"output": {"kernel": jnp.ones((8, 9)), "bias": jnp.ones(9)}},
     }
     numbers = optimizers.muon_matrices(params)
-    assert numbers["encoder"]["stack"]["kernel"] == optax.contrib.MuonDimensionNumbers((1,), (2,))
-    assert numbers["encoder"]["stack"]["bias"] is None and numbers["source_embedding"]["table"] is None
+    stack = numbers["encoder"]["blocks"]["stack"]
+    assert stack["kernel"] == optax.contrib.MuonDimensionNumbers((1,), (2,))
+    assert stack["bias"] is None and numbers["source_embedding"]["table"] is None
     assert numbers["decoder"]["output"] == {"kernel": None, "bias": None}
     keys = iter(jax.random.split(jax.random.key(0), 9))
     gradient = jax.tree.map(lambda leaf: jax.random.normal(next(keys), leaf.shape), params)
     train = config.Train(optimizer="muon", schedule="constant", warmup_steps=0, learning_rate=1.0, clip_norm=0.0)
     updates, _ = updates_of(train, params, gradient)
-    for block in updates["encoder"]["stack"]["kernel"]:  # singular values near 1, each block by itself
+    for block in updates["encoder"]["blocks"]["stack"]["kernel"]:  # singular values near 1, each block by itself
         values = np.linalg.svd(block, compute_uv=False)
         assert values.min() > 0.3 and values.max() < 1.4
     sizes = np.abs(updates["source_embedding"]["table"])  # Adam's first step has the same size for any gradient
@@ -174,14 +175,24 @@ def test_muon_takes_the_matrices_of_real_models(name):
 
 @pytest.mark.parametrize("name", zoo.first(2, NAMES[1:]))
 def test_decay_is_that_of_adamw_for_every_optimizer(name):
-    params = {"stack": {"kernel": jnp.ones((2, 4, 4)), "bias": jnp.ones((2, 4))}, "bias": jnp.ones(4)}
+    stack = {"kernel": jnp.ones((2, 4, 4)), "bias": jnp.ones((2, 4))}
+    params = {"blocks": {"stack": stack}, "bias": jnp.ones(4)}
     zero = jax.tree.map(jnp.zeros_like, params)
     with_decay, without = (
         updates_of(settings(name, learning_rate=0.5, weight_decay=decay), params, zero)[0] for decay in (0.1, 0.0)
     )
     added = jax.tree.map(jnp.subtract, with_decay, without)
-    np.testing.assert_allclose(added["stack"]["kernel"], -0.5 * 0.1, rtol=1e-5)
-    assert not added["stack"]["bias"].any() and not added["bias"].any()
+    np.testing.assert_allclose(added["blocks"]["stack"]["kernel"], -0.5 * 0.1, rtol=1e-5)
+    assert not added["blocks"]["stack"]["bias"].any() and not added["bias"].any()
+
+
+@pytest.mark.parametrize("name", zoo.FAMILIES)
+def test_every_matrix_of_a_model_decays_and_no_vector(name):
+    module, ids = models.build(zoo.MODELS[name], 7, 7), jnp.ones((2, 5), jnp.int32)
+    params = jax.eval_shape(module.init, jax.random.key(0), ids, ids)["params"]
+    vectors = ("bias", "scale", "vector", "output_bias", "length", "beyond")
+    expected = {path: path.rpartition("/")[2] not in vectors for path, _ in named_leaves(params)}
+    assert dict(named_leaves(optimizers.matrices(params))) == expected
 
 
 def test_adam_has_the_defaults_of_the_transformer_and_others_their_own():
