@@ -296,6 +296,14 @@ def test_folders_that_contradict_themselves_are_refused(file, entries, expected,
     assert not (tmp_path / "run").exists()
 
 
+def test_settings_of_generate_are_needed(tmp_path):
+    folder = write_folder("multilingual", tmp_path / "hf")
+    (folder / "generation_config.json").unlink()
+    assert "generation_config.json is missing: copy it" in message(
+        pretrained.import_pretrained, folder, tmp_path / "run"
+    )
+
+
 def test_an_output_layer_of_its_own_is_refused(tmp_path):
     folder = write_folder("multilingual", tmp_path / "hf")
     found = safetensors_files.read(folder)

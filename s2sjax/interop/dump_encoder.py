@@ -56,7 +56,10 @@ def dump_encoder(
     before = {"hidden_dropout_prob": imported.dropout, "type_vocab_size": complete["type_vocab_size"]}
     changed = {name: value for name, value in entries.items() if value != before[name]}
     changed |= _entries_of_class(family, end, labels) if end else {}
-    return changed_config(origin, changed, dtype), dict(sorted(tensors.items()))
+    page = changed_config(origin, changed, dtype)
+    if labels:  # these are about the labels of the original
+        page = {name: value for name, value in page.items() if name not in ("num_labels", "problem_type")}
+    return page, dict(sorted(tensors.items()))
 
 
 def heads_of(origin: Origin) -> set[str]:
@@ -138,4 +141,6 @@ def _entries_of_class(family: Bert, end: End, labels: Sequence[str]) -> dict[str
     if labels:
         found["id2label"] = {str(number): label for number, label in enumerate(labels)}
         found["label2id"] = {label: number for number, label in enumerate(labels)}
+    else:
+        found["tie_word_embeddings"] = True
     return found

@@ -136,5 +136,7 @@ def _remarks(reader: Reader, family: Bert, has_words: bool, has_next: bool) -> l
         )
     missing = [what for what, has in (("masked words", has_words), ("next sentences", has_next)) if not has]
     remarks = [f"the file has no output layer of {what}: it is new" for what in missing]
+    if not any("pooler" in name for name in reader.used):
+        remarks.append("the file has no pooler: it is new")
     other = sorted({name.rpartition(".")[0] for name in left if re.fullmatch(HEADS, name)})
     return remarks + ([f"not taken: {', '.join(other)}"] if other else [])

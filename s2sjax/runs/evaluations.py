@@ -145,7 +145,9 @@ def evaluate(
     task, mesh = run.task, run.mesh()
     split = split or task.default_split
     if split is None:
-        raise UserError("there are neither test nor dev examples: name another split")
+        raise UserError(
+            "there are neither test nor dev examples: name another split (an import has those of s2sjax import --test)"
+        )
     if split not in SPLITS:
         raise UserError(f"there is no split {split!r}: choose from {', '.join(SPLITS)}")
     examples = task.examples(split)

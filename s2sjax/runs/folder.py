@@ -237,6 +237,10 @@ def read_config(folder: Path) -> dict:
         return {}
     try:
         page = json.loads((folder / CONFIG).read_text(encoding="utf-8"))
+        if isinstance(page, dict) and "model_type" in page:
+            raise UserError(
+                f"{folder} is a model of transformers: first s2sjax import {folder} runs/{folder.resolve().name}"
+            )
         found = {name: page[name] for name in ("data", "assets", "experiment")}
         dict(found["assets"])
         found |= {"init": page.get("init"), ORDER: page.get(ORDER), TAKEN: page.get(TAKEN)}

@@ -132,6 +132,16 @@ def test_adapters_alone_give_the_merged_matrices(name, folder, tmp_path):
         a, b = (adapters[f"{start}.lora_{letter}.weight"] for letter in "AB")
         assert full.split(".")[-2] in page["target_modules"]
         np.testing.assert_allclose(before[full] + page["lora_alpha"] / page["r"] * b @ a, merged[full], atol=1e-5)
+    assert page["base_model_name_or_path"] == str(tmp_path / "run")
+    more = config.replace(experiment, name="more", init=str(tmp_path / "tuned"))
+    longer = s2sjax.train(more, tmp_path / "more")
+    page = json.loads((pretrained.export(longer, tmp_path / "longer", "peft") / "adapter_config.json").read_text())
+    assert page["base_model_name_or_path"] == str(tmp_path / "run"), "its adapters continue those of tuned"
+    frozen = config.replace(experiment, train=config.replace(train, frozen=("^encoder/",)))
+    with pytest.raises(
+        UserError, match=r"frozen has trained more than its adapters, because train[.]frozen is set: use"
+    ):
+        pretrained.export(s2sjax.train(frozen, tmp_path / "frozen"), tmp_path / "none", "peft")
     with pytest.raises(UserError, match="the run has no low-rank adapters"):
         pretrained.export(s2sjax.load(tmp_path / "run"), tmp_path / "none", "peft")
 
@@ -233,7 +243,7 @@ def test_the_python_of_the_page_runs(folder, tmp_path, monkeypatch):
     pretrained.export(run, "exported-ct2", "ctranslate2")
     page = (Path(__file__).parents[2] / "docs/pretrained.md").read_text(encoding="utf-8")
     programs = re.findall("```python\n(.*?)```", page, re.S)
-    assert len(programs) == 5
+    assert len(programs) == 6
     for program in programs:
         names: dict = {}
         exec(program, names)
@@ -263,3 +273,12 @@ def test_wrong_settings_of_generate_are_named(name, value, folder, tmp_path):
     (there / "generation_config.json").write_text(json.dumps({name: value}))
     with pytest.raises(UserError, match=f"generation_config.json: {name} is "):
         pretrained.import_pretrained(there, tmp_path / "run")
+
+
+def test_a_model_of_transformers_is_no_run_and_a_run_no_model_of_transformers(folder, tmp_path):
+    there = folder("t5")
+    with pytest.raises(UserError, match=f"{there} is a model of transformers: first s2sjax import {there} runs/t5"):
+        s2sjax.load(there)
+    pretrained.import_pretrained(there, tmp_path / "run", say=lambda line: None)
+    with pytest.raises(UserError, match=r"config\.json is that of a run of s2sjax, which needs no import"):
+        pretrained.import_pretrained(tmp_path / "run", tmp_path / "again")

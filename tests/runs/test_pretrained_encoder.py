@@ -2,6 +2,7 @@
 
 import json
 import shutil
+from dataclasses import replace
 
 import jax
 import jax.numpy as jnp
@@ -259,11 +260,19 @@ def test_an_export_after_further_pretraining(name, imported, tmp_path):
     family = {"bert": "Bert", "roberta": "Roberta", "xlm": "XLMRoberta"}[name.partition("-")[0]]
     if name != "bert-2018":
         assert page["architectures"] == [f"{family}{'ForPreTraining' if has_next else 'ForMaskedLM'}"]
-    assert page.get("type_vocab_size", 2) == 2 and again.experiment.model.next_weight == has_next
+    assert (
+        page["tie_word_embeddings"]
+        and page.get("type_vocab_size", 2) == 2
+        and again.experiment.model.next_weight == has_next
+    )
     assert not any(each.startswith("classifier") for each in tensors)
     mine, theirs = run.params()[0], base.params()[0]
     assert np.abs(mine["frontend"]["second"] - theirs["frontend"]["second"]).max() > 0
     same_leaves(again.params()[0], mine, 1e-6, () if has_next else ("pooler", "follows"))
+
+
+OTHER_LABELS = {"num_labels": 5, "problem_type": "regression"}
+"""what a config.json says about the labels of its own classifier"""
 
 
 @pytest.mark.parametrize("name", ["bert", pytest.param("roberta", marks=pytest.mark.slow)])
@@ -280,6 +289,8 @@ def test_an_exported_classifier(name, imported, tmp_path):
     }[name]
     assert page["architectures"] == [f"{kind}ForSequenceClassification"]
     assert (page["id2label"], page["label2id"]) == ({"0": "a", "1": "b"}, {"a": 0, "b": 1})
+    origin = replace(found := original.read(run.folder / "pretrained"), hf_config=found.hf_config | OTHER_LABELS)
+    assert not OTHER_LABELS.keys() & encoder.dump(run, run.params()[0], origin, None).hf_config.keys()
     mine = run.params()[0]
     np.testing.assert_array_equal(tensors[f"{dense}.weight"], mine["pooler"]["kernel"].T)
     np.testing.assert_array_equal(tensors[f"{output}.weight"], mine["output"]["kernel"].T)
@@ -337,7 +348,9 @@ def test_what_no_class_of_transformers_holds_is_refused(imported, tmp_path):
     assert refusal(tags(base.folder, model=TaggerModel(shorter, spelling_width=4))) == (
         "model.encoder.encoder_layers is 1, and 2 in the imported model: such a model cannot be exported"
     )
-    assert refusal(tags(base.folder), None).startswith("does not start from an imported BERT or RoBERTa")
+    assert refusal(tags(base.folder), None).startswith("has no folder pretrained, which keeps what an export needs: ")
+    of_t5 = replace(origin, model_type="t5")
+    assert refusal(tags(base.folder), of_t5).startswith("does not start from an imported BERT or RoBERTa")
     other = Run(tmp_path / "run", Recognition("x").task())
     assert "only Transformers that translate text, and runs that start from an imported model, can be exported" in (
         refused(lambda: pretrained.export(other, tmp_path / "out"))

@@ -21,6 +21,7 @@ import jax.numpy as jnp
 from jax import lax
 from jax.custom_batching import custom_vmap
 from jax.experimental.custom_partitioning import custom_partitioning
+from jax.sharding import NamedSharding, PartitionSpec
 from jaxtyping import Array, Bool, Float, Int
 
 from s2sjax.core.backend import device
@@ -43,16 +44,19 @@ def by_sentence_and_head(rule: str) -> Callable[[Callable], Callable]:
     axes are never sharded. Under `vmap`, the mapped axis is merged into b: a kernel for [B, ...] mapped over M runs
     once on [M B, ...], and gets shared arrays with an axis b.
     """
-    names, _, results = rule.partition("->")
-    axes = [array.split() for array in names.split(",")]
+    names, _, of_results = rule.partition("->")
+    axes, axes_of_results = ([array.split() for array in each.split(",")] for each in (names, of_results))
     arrays = len(axes)
-    of_each = ", ".join(" ".join(array if array[0] == "b" else ["b", *array]) for array in axes) + " ->" + results
+    of_each = ", ".join(" ".join(array if array[0] == "b" else ["b", *array]) for array in axes) + " ->" + of_results
     unsharded = tuple(dict.fromkeys(letter for letter in rule if letter in "ktsdl"))  # Shardy wants this order
 
     def decorate(function: Callable) -> Callable:
         def partition(static, mesh, arguments, results):
-            shardings = lambda tree: jax.tree.map(lambda leaf: leaf.sharding, tree)
-            return mesh, lambda *shards: function(*shards, static), shardings(results), shardings(arguments)
+            # All arrays are split as the first one is: a device has the same sentences and heads of each.
+            split = {axis: part for axis, part in zip(axes[0], arguments[0].sharding.spec) if axis in "bn"}
+            sharding = lambda array: NamedSharding(mesh, PartitionSpec(*(split.get(axis) for axis in array)))
+            found = jax.tree.unflatten(jax.tree.structure(results), [*map(sharding, axes_of_results)])
+            return mesh, lambda *shards: function(*shards, static), found, tuple(map(sharding, axes))
 
         sharded = custom_partitioning(function, static_argnums=(arrays,))
         sharded.def_partition(partition, sharding_rule=rule, need_replication_factors=unsharded)

@@ -148,10 +148,10 @@ def reduces_together() -> bool:
 def attention_kernel(
     queries: Float[Array, "B T N D"], keys: Float[Array, "B S N D"]
 ) -> Literal["short", "cudnn", "xla"]:
-    """The attention kernel for queries and keys without a bias.
+    """The attention kernel for queries and keys.
 
     The kernels of core/attention/short_sequence_kernel.py, else cuDNN's flash attention, if the device and the shapes
-    allow them; otherwise XLA's.
+    allow them; otherwise XLA's. Of these, cuDNN's is not for scores with a bias.
     """
     forced, first = os.environ.get(ATTENTION), target()
     width, longest = queries.shape[-1], max(queries.shape[1], keys.shape[1])

@@ -68,8 +68,9 @@ class PretrainedVocabulary(AnyVocabulary):
         self.files, self.spec = dict(files), spec
         tokenizer = open_tokenizer(self.files, spec.side)
         config = Folder(self.files, spec.side).config
-        size = _size(config, spec.side)
-        _check(tokenizer, config, size)
+        entry = _size_entry(config, spec.side)
+        size = _size(config, entry)
+        _check(tokenizer, config, size, entry)
         size += tokenizer.extra
         self.spare = (PAD, SOS, UNK) if tokenizer.extra else ()
         self._segmenter, self._glued = tokenizer.segmenter, tokenizer.tag_form.startswith(">>")
@@ -232,9 +233,13 @@ class PretrainedVocabulary(AnyVocabulary):
 # -------------------------------------------------------------------------------------- helpers
 
 
-def _size(config: Mapping[str, Any], side: str) -> int:
-    has_own = side == "target" and config.get("decoder_vocab_size") is not None
-    name = "decoder_vocab_size" if has_own else "vocab_size"
+def _size_entry(config: Mapping[str, Any], side: str) -> str:
+    """The entry of config.json that has the size of the vocabulary of a side."""
+    own = config.get("model_type") == "marian" and config.get("decoder_vocab_size") is not None
+    return "decoder_vocab_size" if own and side == "target" else "vocab_size"
+
+
+def _size(config: Mapping[str, Any], name: str) -> int:
     found = config.get(name)
     demand(
         type(found) is int and 4 < found < LARGEST,
@@ -244,14 +249,14 @@ def _size(config: Mapping[str, Any], side: str) -> int:
     return found
 
 
-def _check(tokenizer: Tokenizer, config: Mapping[str, Any], size: int) -> None:
+def _check(tokenizer: Tokenizer, config: Mapping[str, Any], size: int, entry: str) -> None:
     """Raises unless the tokenizer fits the model. Only special tokens may be beyond its ids: no text has them."""
     beyond = [piece for index, piece in tokenizer.pieces.items() if index >= size and index not in tokenizer.special]
     needed = {*tokenizer.tags, *tokenizer.begin, tokenizer.pad, tokenizer.eos, tokenizer.unk}
     needed = needed.difference(range(size, size + tokenizer.extra))
     demand(
         not beyond and max(needed) < size,
-        f"the tokenizer has more pieces than the {size} of vocab_size in config.json: they are of two models",
+        f"the tokenizer has more pieces than the {size} of {entry} in config.json: they are of two models",
     )
     for name in ("pad", "eos")[not tokenizer.has_pad :]:
         ours, theirs = getattr(tokenizer, name), config.get(f"{name}_token_id")

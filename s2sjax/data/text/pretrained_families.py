@@ -109,6 +109,7 @@ class Folder:
             return "mbart50"
         if model == "t5" and kind == "byt5":
             return "byt5"
+        demand("s2sjax" not in self.config, "config.json is that of a run of s2sjax, which needs no import")
         demand(
             model in MODEL_TYPES,
             f"model_type {model!r} of config.json is not one of the models that can be read: {', '.join(MODEL_TYPES)}",
@@ -184,8 +185,13 @@ def _content(token: Any) -> str:
 
 
 def _marian(folder: Folder) -> Tokenizer:
-    has_own = bool(folder.settings.get("separate_vocabs")) and folder.side == "target"
-    vocab = folder.vocab("target_vocab.json" if has_own else "vocab.json")
+    two = bool(folder.settings.get("separate_vocabs"))
+    demand(
+        two or "target_vocab.json" not in folder.files,
+        "target_vocab.json is there, but tokenizer_config.json does not say separate_vocabs: copy it again from the "
+        "original model, or remove target_vocab.json",
+    )
+    vocab = folder.vocab("target_vocab.json" if two and folder.side == "target" else "vocab.json")
     tags = [index for piece, index in vocab.items() if piece.startswith(">>") and piece.endswith("<<")]
     pieces = {index: piece for piece, index in vocab.items()}
     name = f"{folder.side}.spm"

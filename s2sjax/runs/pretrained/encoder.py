@@ -16,13 +16,14 @@ from s2sjax.interop.dump_encoder import End, dump_encoder, heads_of
 from s2sjax.interop.families import bert
 from s2sjax.interop.load_encoder import load_encoder
 from s2sjax.runs import folder as run_folder
+from s2sjax.runs.pretrained import original
 from s2sjax.runs.pretrained.importer import Exported, Imported, Options, buckets
 from s2sjax.runs.run import Run
 from s2sjax.tasks import Classification, Tagging
 from s2sjax.tasks.pretraining import BertModel, Paragraphs, Pretraining
 from s2sjax.tasks.tagging.tagged_sentences import labels_of
 
-USE = "fill in [MASK] with s2sjax decode {run}, or start others with s2sjax train FILE --init {run} --init-assets"
+USE = 'fill in [MASK] with s2sjax decode {run}, or start an experiment from it with init="{run}"'
 
 
 def read(folder: Path, name: str, options: Options) -> Imported:
@@ -64,6 +65,7 @@ def _updated(params: Mapping[str, Any], found: Mapping[str, Any]) -> dict[str, A
 
 def dump(run: Run, params: Any, origin: interop.Origin | None, dtype: str | None) -> Exported:
     """The entries of config.json and the tensors of a run. Raises a UserError for an encoder that was not imported."""
+    original.check(origin, run.task.assets.get("text"), run.folder)
     require(
         origin is not None and origin.model_type in bert.FAMILIES,
         f"{run.folder} does not start from an imported BERT or RoBERTa: no format of transformers has its vocabulary",

@@ -11,11 +11,12 @@ import jax
 import numpy as np
 
 from s2sjax import config, interop
-from s2sjax.config import require
+from s2sjax.config import adapters, require
 from s2sjax.data.text.pretrained import PretrainedVocabulary
 from s2sjax.errors import UserError
 from s2sjax.files import replace_file
 from s2sjax.interop import peft_format, safetensors_files
+from s2sjax.runs import folder
 from s2sjax.runs.folder import PRETRAINED
 from s2sjax.runs.pretrained import encoder, language_model, original, translation, whisper
 from s2sjax.runs.pretrained.importer import Exported
@@ -83,6 +84,17 @@ def _pretrained_vocabulary(run: Run) -> PretrainedVocabulary | None:
     return next((each for each in found if isinstance(each, PretrainedVocabulary)), None)
 
 
+def _without_adapters(experiment: Any) -> str:
+    """The run that the adapters were first trained for: a run with the same adapters may have continued them."""
+    settings = lambda model: (getattr(model, "adapter_rank", 0), getattr(model, "adapter_scale", 0))
+    try:
+        before = folder.read_experiment(Path(experiment.init))
+    except UserError:  # it is gone
+        return str(experiment.init)
+    continued = before.init and settings(before.model) == settings(experiment.model)
+    return _without_adapters(before) if continued else str(experiment.init)
+
+
 def _export_adapters(run: Run, out: Path) -> Path:
     """Writes adapter_config.json and adapter_model.safetensors. The folder of the model without them is the user's."""
     settings, target = run.experiment.model, run.task.assets["target"]
@@ -92,9 +104,13 @@ def _export_adapters(run: Run, out: Path) -> Path:
     found = original.read(run.folder / PRETRAINED) if isinstance(target, PretrainedVocabulary) else None
     if found is None:
         raise UserError(f"{run.folder} does not start from an imported model, to which its adapters belong: use hf")
+    require(
+        adapters.freezes_all_others(run.experiment),
+        f"{run.folder} has trained more than its adapters, because train.frozen is set: use hf",
+    )
     template = jax.eval_shape(run.task.init, jax.random.key(0))
     params, _ = run.checkpoints(read_only=True).restore_params(template)
-    page, tensors = peft_format.dump_adapters(settings, params, found.model_type, str(run.experiment.init))
+    page, tensors = peft_format.dump_adapters(settings, params, found.model_type, _without_adapters(run.experiment))
     safetensors_files.write_file(out / "adapter_model.safetensors", tensors)
     replace_file(out / "adapter_config.json", json.dumps(page, indent=2) + "\n")
     return out

@@ -10,9 +10,12 @@ import json
 from pathlib import Path
 
 from s2sjax import interop
+from s2sjax.config import require
+from s2sjax.data.text.pretrained import PretrainedVocabulary
 from s2sjax.errors import UserError
 from s2sjax.files import replace_file
 from s2sjax.interop import safetensors_files
+from s2sjax.runs.folder import PRETRAINED
 
 FILE = "origin.json"
 
@@ -24,6 +27,15 @@ def keep(there: Path, origin: interop.Origin) -> None:
         safetensors_files.write(there, origin.unused)
     there.mkdir(exist_ok=True)
     replace_file(there / FILE, json.dumps(page, indent=1) + "\n")
+
+
+def check(origin: interop.Origin | None, vocabulary: object, there: Path) -> None:
+    """Raises a UserError for a run that has the tokenizer of an import, and not what an export of it needs."""
+    require(
+        origin is not None or not isinstance(vocabulary, PretrainedVocabulary),
+        f"{there} has no folder {PRETRAINED}, which keeps what an export needs: import the model again (earlier "
+        "versions did not keep it), and train from it",
+    )
 
 
 def read(there: Path) -> interop.Origin | None:

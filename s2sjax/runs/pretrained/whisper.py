@@ -14,6 +14,7 @@ from s2sjax.interop import generation
 from s2sjax.interop.dump_whisper import dump_whisper
 from s2sjax.interop.load_whisper import ImportedWhisper, load_whisper
 from s2sjax.interop.safetensors_files import read_json
+from s2sjax.runs.pretrained import original
 from s2sjax.runs.pretrained.importer import Exported, Imported, Options
 from s2sjax.runs.run import Run
 from s2sjax.tasks.recognition.settings import LabelledSignals, RecognitionEvaluate
@@ -21,6 +22,7 @@ from s2sjax.tasks.transcription import SpellerModel, Transcription
 
 PREPROCESSOR, PROCESSOR = "preprocessor_config.json", "processor_config.json"
 """the settings of the features; since transformers 5 they can be an entry of the second file"""
+GENERATION = "generation_config.json"
 ROWS = 8
 """number of windows that a batch has by default: the attention of one takes as much memory as that of long documents"""
 
@@ -32,6 +34,10 @@ def read(folder: Path, name: str, options: Options) -> Imported:
     require(
         len(options.test) <= 1,
         f"--test has {len(options.test)} files, and a Whisper is evaluated on one list of recordings: name one",
+    )
+    require(
+        (folder / GENERATION).is_file(),
+        f"{GENERATION} is missing: copy it from the original model, whose languages and outputs it describes",
     )
     vocabulary = PretrainedVocabulary.from_folder(folder, "target", options.source_language, options.target_language)
     found = load_whisper(folder, vocabulary.foreign)
@@ -99,6 +105,7 @@ def _preprocessor(folder: Path) -> dict[str, Any]:
 def dump(run: Run, params: Any, origin: interop.Origin | None, dtype: str | None) -> Exported:
     """The entries of config.json and the tensors of a run. Raises a UserError for a model that was not imported."""
     model = run.experiment.model
+    original.check(origin, run.task.assets.get("target"), run.folder)
     require(
         origin is not None and origin.model_type == "whisper" and isinstance(model.network, config.Pair),
         f"{run.folder} does not start from an imported Whisper: no format of transformers can hold it",

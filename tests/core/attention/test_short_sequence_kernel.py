@@ -108,3 +108,21 @@ def test_each_device_serves_its_own_sentences_and_heads(biased):
     assert "all-gather" not in compiled.as_text()
     for one, other in zip(compiled(*sharded), find(*heads, *bias)):
         np.testing.assert_allclose(one, other, rtol=1e-6, atol=1e-6)
+
+
+@needs_eight_devices
+def test_every_device_gets_the_arrays_of_its_own_heads():
+    """Arrays that are whole on every device, while the queries are split."""
+    mesh = meshes.make_mesh(config.Mesh(tensor=2))
+    heads = drawn(4, 6, 2, 16), drawn(4, 7, 2, 16, seed=1), drawn(4, 7, 2, 16, seed=2)
+    lengths, bias, gradient = jnp.array([7, 3, 0, 1]), drawn(2, 6, 7, seed=4), drawn(4, 6, 2, 16, seed=3)
+    static = short_sequence_kernel.Static(False, interpret=INTERPRET)
+    find = jax.jit(
+        lambda lengths, *arrays: both_ways(
+            lambda *arrays: short_sequence_kernel.attend(*arrays[:3], lengths, static, *arrays[3:]), gradient, *arrays
+        )
+    )
+    put = lambda array, *axes: jax.device_put(array, NamedSharding(mesh, PartitionSpec(*axes)))
+    split = [put(array, "data", None, "tensor") for array in heads]
+    for one, other in zip(find(put(lengths), *split, put(bias)), find(lengths, *heads, bias)):
+        np.testing.assert_allclose(one, other, rtol=1e-6, atol=1e-6)

@@ -335,6 +335,9 @@ def test_families_that_are_refused(copy):
     assert "legacy_behaviour" in refusal(copy("nllb", tokenizer_config={"legacy_behaviour": True}))
     folder = copy("marian", tokenizer_config={"separate_vocabs": True})
     assert refusal(folder, "target").startswith("target_vocab.json is missing: copy it")
+    folder = copy("marian")
+    (folder / "target_vocab.json").write_bytes((folder / "vocab.json").read_bytes())
+    assert refusal(folder, "source").startswith("target_vocab.json is there, but tokenizer_config.json does not say ")
 
 
 def test_a_tokenizer_of_another_model(copy):
