@@ -83,7 +83,7 @@ def test_pretrained_models_compute_what_transformers_computes(name, tmp_path):
     source, target = case["source"].astype(np.int32), case["target"].astype(np.int32)
     real = (target != PAD)[..., None]
     for dtype in ("float32", "bfloat16"):
-        model = models.build(imported.settings, 40, 40, dtype)
+        model = models.build(imported.settings, *folders.sizes(name), dtype)
         with jax.default_matmul_precision("highest" if dtype == "float32" else "default"):
             found = jax.jit(model.apply)({"params": imported.params}, source, target)
         if dtype == "float32":
