@@ -10,7 +10,8 @@ import jax
 import pytest
 
 from s2sjax import config
-from s2sjax.bench import peers, timing, train_speed
+from s2sjax.bench import decode_speed, peers, pretrained_models, timing, train_speed
+from s2sjax.cli.arguments import COMMANDS
 from s2sjax.core.backend import device
 
 TINY = config.Transformer(width=8, heads=2, feedforward=8, encoder_layers=1, decoder_layers=1)
@@ -60,6 +61,8 @@ def test_what_cannot_be_measured_is_refused_before_any_work(tiny, call, tmp_path
     code, _, err = call("bench", "train", "--out", tmp_path / "file" / "below")
     assert code == 2 and err.startswith(f"error: {tmp_path / 'file' / 'below'}: ")
     assert "invalid choice: 'huge'" in call("bench", "train", "--size", "huge")[2]
+    error = "error: --size and --model both choose what is measured: leave one of them out\n"
+    assert call("bench", "train", "--size", "small", "--model", "marian") == (2, "", error)
     for option, owners in (("--only", "train, decode and sweep"), ("--out", "layers, train, decode and sweep")):
         error = f"error: {option} is an option of bench {owners}: leave it out\n"
         assert call("bench", "data", option, "x") == (2, "", error)
@@ -159,6 +162,18 @@ def test_our_step_is_compiled_as_in_training(monkeypatch):
     assert given == [device.compiler_options()]
     ours(2)
     assert int(ours._state.step) == 3 and len(given) == 1
+
+
+def test_pretrained_models_are_measured_alike():
+    """The same models by the same names, in both benchmarks and on the command line."""
+    command = next(each for each in COMMANDS if each.name == "bench")
+    [choices] = [each.settings["choices"] for each in command.options if each.names == ["--model"]]
+    assert choices == [*pretrained_models.MODELS]
+    assert train_speed.PRETRAINED.keys() == decode_speed.PRETRAINED.keys() == pretrained_models.MODELS.keys()
+    for name, (model, vocabulary) in pretrained_models.MODELS.items():
+        [case] = train_speed.PRETRAINED[name].cases.values()
+        assert case.pretrained and (case.model, case.vocabulary) == (model, vocabulary)
+        assert decode_speed.PRETRAINED[name].model == config.replace(model, dropout=0.0)
 
 
 def test_rows_end_in_their_second_half():

@@ -2,6 +2,7 @@
 
 import json
 import re
+import shutil
 from pathlib import Path
 
 import jax.numpy as jnp
@@ -137,6 +138,9 @@ def test_adapters_alone_give_the_merged_matrices(name, folder, tmp_path):
     longer = s2sjax.train(more, tmp_path / "more")
     page = json.loads((pretrained.export(longer, tmp_path / "longer", "peft") / "adapter_config.json").read_text())
     assert page["base_model_name_or_path"] == str(tmp_path / "run"), "its adapters continue those of tuned"
+    shutil.rmtree(tmp_path / "tuned")
+    page = json.loads((pretrained.export(longer, tmp_path / "alone", "peft") / "adapter_config.json").read_text())
+    assert page["base_model_name_or_path"] == str(tmp_path / "tuned"), "what that run had continued is unknown"
     frozen = config.replace(experiment, train=config.replace(train, frozen=("^encoder/",)))
     with pytest.raises(
         UserError, match=r"frozen has trained more than its adapters, because train[.]frozen is set: use"
