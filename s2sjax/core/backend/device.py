@@ -66,6 +66,11 @@ def scan_unroll() -> int:
     return _forced_unroll.get() or {"cpu": 1, "tpu": 4}.get(target().platform, 8)
 
 
+def chunk_length() -> int:
+    """Number of positions that a recurrence of core/mixers/ computes at once, as matrix products."""
+    return {"cpu": 32, "tpu": 128}.get(target().platform, 64)
+
+
 @contextlib.contextmanager
 def force_scan_unroll(steps: int | None) -> Iterator[None]:
     """Context in which recurrences unroll `steps` time steps on every device; None: the device's default."""
