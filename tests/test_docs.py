@@ -19,16 +19,17 @@ ROOT = Path(__file__).parents[1]
 DOCS = ROOT / "docs"
 PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted(DOCS.rglob("*.md"))]
 EXAMPLES = {
-    "cell.py", "corpus.py", "labels.py", "medical.py", "mine.py", "model.py", "pictures.py", "recordings.py",
-    "score.py", "series.py", "tags.py", "test_cell.py", "test_corpus.py", "test_model.py", "test_score.py",
-    "test_task.py", "text.py",
+    "cell.py", "corpus.py", "labels.py", "medical.py", "mine.py", "mixer.py", "model.py", "pictures.py",
+    "recordings.py", "score.py", "series.py", "tags.py", "test_cell.py", "test_corpus.py", "test_mixer.py",
+    "test_model.py", "test_score.py", "test_task.py", "text.py",
 }  # fmt: skip
 """files that a reader is asked to write"""
 PROGRAMS = {
     "alignment.md", "contract.md", "data.md", "extending.md", "getting-started.md", "parts.md", "pretrained.md",
-    "python.md", "sweeps.md", "your-data.md",
+    "python.md", "recurrences.md", "sweeps.md", "your-data.md",
 }  # fmt: skip
-"""pages whose Python is run: here, in align/, test_pretrained, test_extending, _frames, _parts, _python, _your_data"""
+"""pages whose Python is run: here, in align/, models/families/test_hybrid, test_pretrained, test_extending, _frames,
+_parts, _python, _your_data"""
 
 
 def prose(page: Path) -> str:

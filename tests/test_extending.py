@@ -19,7 +19,7 @@ INPUT = {"corpus": "12\n", "task": "abacab\nccb\n"}
 
 
 def test_every_section_is_here():
-    assert list(FILES) == ["cell", "score", "model", "corpus", "task"]
+    assert list(FILES) == ["cell", "mixer", "score", "model", "corpus", "task"]
     assert PROGRAMS.keys() - FILES == {f"test_{name}" for name in FILES}
 
 

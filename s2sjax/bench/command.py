@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import itertools
 from collections.abc import Callable
 from pathlib import Path
 
@@ -10,12 +11,13 @@ from s2sjax.errors import UserError, nearest
 
 BENCHMARKS = ("layers", "train", "decode", "sweep", "data", "serve")
 _OF_LAYERS = (
-    "layers", "lengths", "widths", "batch", "kernel", "radius", "unroll", "heads", "remat", "compile_torch",
+    "layers", "lengths", "widths", "batch", "kernel", "radius", "form", "chunk", "unroll", "heads", "remat",
+    "compile_torch",
 )  # fmt: skip
 OPTIONS = dict.fromkeys(_OF_LAYERS, ("layers",)) | {
     "run": ("serve",), "size": ("train", "decode", "sweep"), "only": ("train", "decode", "sweep"),
     "out": ("layers", "train", "decode", "sweep"), "dtype": ("layers", "sweep"), "members": ("sweep",),
-    "model": ("train", "decode"),
+    "model": ("train", "decode"), "tokens": ("decode",), "mixers": ("decode",),
 }  # fmt: skip
 """benchmarks to which each option belongs"""
 
@@ -33,6 +35,10 @@ def bench(options: argparse.Namespace, start_jax: Callable[..., object]) -> None
             raise UserError(f"--{name.replace('_', '-')} is an option of bench {owner}: leave it out")
     if options.size and options.model:
         raise UserError("--size and --model both choose what is measured: leave one of them out")
+    if options.tokens and options.model:
+        raise UserError("--tokens compares models of s2sjax, not that of --model: leave one of them out")
+    if options.mixers and not options.tokens:
+        raise UserError("--mixers needs the numbers of tokens: add them, as in --tokens 64 512 4096")
     start_jax(shares_device=True)
     if options.subject == "layers":
         from s2sjax.bench.layers import layer_speed
@@ -51,6 +57,10 @@ def bench(options: argparse.Namespace, start_jax: Callable[..., object]) -> None
     given = options.size, options.rounds, options.only, Path(options.out or f"runs/bench/{options.subject}")
     if options.subject == "sweep":
         return sweep_speed.bench(*given, options.members or (), options.dtype)
+    if options.tokens:
+        from s2sjax.bench import decode_growth
+
+        return decode_growth.bench(*given, tuple(itertools.chain(*options.tokens)), options.mixers or ())
     if options.subject == "decode":
         return decode_speed.bench(*given, options.model)
     return train_speed.bench(*given, options.model)

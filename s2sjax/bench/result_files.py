@@ -19,7 +19,7 @@ import jax
 
 from s2sjax.version import __version__
 
-PACKAGES = ("jax", "jaxlib", "torch", "transformers", "ctranslate2")
+PACKAGES = ("jax", "jaxlib", "torch", "transformers", "ctranslate2", "flash-linear-attention")
 Row = Mapping[str, Any]
 
 

@@ -1,4 +1,4 @@
-"""Growth of times: exponents fitted to the largest sizes, and the lengths at which recurrence and attention are even.
+"""Growth of times: exponents fitted to the largest sizes, and the lengths at which two layers are even.
 
 Rows are those of s2sjax/bench/layers/layer_speed.py.
 """
@@ -57,10 +57,15 @@ def crossovers(sizes: Sequence[float], first: Sequence[float], second: Sequence[
     return found
 
 
-class Race(NamedTuple):
-    """The comparison of a recurrent layer with attention, at one batch and width."""
+RIVALS = ("attention", "causal", "recurrent")
+"""layers with which recurrences are compared: attention, causal attention, the LSTM"""
 
-    recurrent: str
+
+class Race(NamedTuple):
+    """The comparison of a recurrence with a rival, at one batch and width."""
+
+    name: str
+    rival: str
     way: str
     batch: int
     width: int
@@ -71,17 +76,40 @@ class Race(NamedTuple):
 
 
 def races(rows: Sequence[Row]) -> Iterator[Race]:
-    """Compares each recurrent layer with attention, over the lengths at which both were measured."""
+    """Compares each recurrence with each of `RIVALS`, over the lengths at which both were measured.
+
+    Of several variants of a rival, such as several unrollings of the LSTM, the fastest one at each length counts.
+    """
     for (way, batch, width), group in grouped(rows, "pass", "batch", "width"):
-        times = {row["length"]: row["seconds"] for row in group if row["layer"] == "attention"}
-        for (name,), own in grouped([row for row in group if row["layer"] == "recurrent"], "name"):
-            both = sorted(
-                (row["length"], row["seconds"], times[row["length"]]) for row in own if row["length"] in times
-            )
-            if both:
-                lengths, first, second = zip(*both)
-                faster = name if first[0] < second[0] else "attention"
-                yield Race(name, way, batch, width, crossovers(lengths, first, second), faster)
+        recurrences = [row for row in group if TYPES[row["layer"]].recurrent]
+        for (name, layer), own in grouped(recurrences, "name", "layer"):
+            for rival in RIVALS:
+                times = _fastest(group, rival) if rival != layer else {}
+                both = sorted(
+                    (row["length"], row["seconds"], times[row["length"]]) for row in own if row["length"] in times
+                )
+                if both:
+                    lengths, first, second = zip(*both)
+                    faster = name if first[0] < second[0] else rival
+                    yield Race(name, rival, way, batch, width, crossovers(lengths, first, second), faster)
+
+
+def faster_at(race: Race) -> str:
+    """The lengths at which a recurrence is faster: all, none, n < 300, n > 300, or n < 50, > 700."""
+    first = race.faster == race.name
+    if not race.points:
+        return "all" if first else "none"
+    signs = itertools.cycle("<>" if first else "><")
+    return "n " + ", ".join(f"{sign} {length:,.0f}" for sign, (length, _) in zip(signs, race.points))
+
+
+def _fastest(rows: Sequence[Row], layer: str) -> dict[int, float]:
+    """The shortest time of a layer at each length."""
+    found: dict[int, float] = {}
+    for row in rows:
+        if row["layer"] == layer:
+            found[row["length"]] = min(row["seconds"], found.get(row["length"], row["seconds"]))
+    return found
 
 
 def grouped(rows: Sequence[Row], *names: str) -> Iterator[tuple[tuple, list[Row]]]:

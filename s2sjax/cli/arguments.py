@@ -348,20 +348,28 @@ COMMANDS = (
                choices=["marian", "t5-base", "nllb-600m"]),
         option("--only NAME", "measure only models (train, sweep) or searches (decode) with NAME in their name; can "
                "be repeated", action="append", default=[]),
+        option("--tokens N", "decode: compare decoding of N tokens by a Transformer and by the same model with "
+               "recurrences; several numbers show the growth", nargs="+", type=_counts),
+        option("--mixers PATTERN", "decode --tokens: the mixers of the decoder layers of each model with recurrences, "
+               "separated by commas, such as ssd or ssd,attention (default: six patterns)", nargs="+"),
         option("--out DIR", "the folder for results as CSV and JSON, and figures (default: runs/bench/NAME)"),
         option("--rounds", "number of measurements (default: 5)", type=int, default=5),
         option("--members N,N", "sweep: how many trainings share a step (default: depends on the model)",
                type=_counts),
         option("--dtype", "data type of layers (default: float32 on a CPU, else bfloat16) and sweep (default: that of "
                "the model)", choices=["float32", "bfloat16", "float16"]),
-        _of_layers("--layers NAMES", "recurrent, parallel, convolution, attention, restricted (default: all)",
-                   type=_names),
+        _of_layers("--layers NAMES", "recurrent, parallel, convolution, attention, causal, restricted, "
+                   "linear_attention, retention, gla, delta, gated_delta, ssd, rg_lru, mlstm, slstm, or all (default: "
+                   "the first six and ssd)", type=_names),
         _of_layers("--lengths N,N", "sequence lengths n", type=_counts),
         _of_layers("--widths N,N", "widths d", type=_counts),
         _of_layers("--batch N,N", "batch sizes", type=_counts),
         _of_layers("--kernel N,N", "kernel sizes of the convolution", type=_counts),
         _of_layers("--radius N,N", "positions on either side that restricted attention attends to", type=_counts),
-        _of_layers("--unroll N,N", "time steps of the recurrence that are unrolled", type=_counts),
+        _of_layers("--form NAMES", "forms of the layers from linear_attention on: chunked, associative (only rg_lru), "
+                   "scan (default: chunked)", type=_names),
+        _of_layers("--chunk N,N", "positions of a chunk in the form chunked", type=_counts),
+        _of_layers("--unroll N,N", "time steps of a scan that are unrolled", type=_counts),
         _of_layers("--heads N", "number of attention heads (default: heads of width 64)", type=_count),
         _of_layers("--remat NAMES", "rematerialization of the recurrence in its backward pass: none, products, layers "
                    "(default: none)", type=_names),

@@ -29,6 +29,7 @@ from s2sjax.config.frames import Frame, FrameFiles, Tabular
 from s2sjax.config.in_memory import InMemory
 from s2sjax.config.models.convolutional_settings import RCTM, ConvS2S
 from s2sjax.config.models.dense_settings import DenseDense, LSTMDense
+from s2sjax.config.models.hybrid_settings import Hybrid, MixerName
 from s2sjax.config.models.pair import Family, ModelConfig, Pair, encoder_and_decoder, model_name
 from s2sjax.config.models.recurrent_settings import GNMT, CellName, Cho, Luong, RNNsearch, Sutskever
 from s2sjax.config.models.specs import Carries, DecoderSpec, EncoderSpec, ModelSettings, RecurrentSpec

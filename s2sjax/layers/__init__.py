@@ -5,6 +5,7 @@ linear              dense layers, layer norm, RMS norm, dropout
 embedding           embeddings of tokens, and of words by their characters
 recurrent           stacks of recurrent cells
 convolutional       convolutions over time
+mixer               recurrences of core/mixers
 attention_pooling   a sequence pooled into vectors by attention
 """
 
@@ -22,5 +23,6 @@ from s2sjax.layers.linear import (
     merge_adapters,
     remat_block,
 )
+from s2sjax.layers.mixer import Mixer
 from s2sjax.layers.parameters import param, shapes_only
 from s2sjax.layers.recurrent import STATE_INITIAL, Recurrent, Shapes, Weights, cell_weights, draw_noise, square_blocks

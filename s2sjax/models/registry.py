@@ -21,6 +21,7 @@ from s2sjax.models.families.cho import ChoDecoder
 from s2sjax.models.families.convs2s import ConvDecoder, ConvEncoder
 from s2sjax.models.families.dense import DenseDecoder, WindowEncoder
 from s2sjax.models.families.gnmt import GNMTDecoder, GNMTEncoder
+from s2sjax.models.families.hybrid import HybridDecoder, HybridEncoder
 from s2sjax.models.families.luong import LuongDecoder
 from s2sjax.models.families.rctm import ConvolutionalEncoder, RCTMDecoder
 from s2sjax.models.families.recurrent_parts import RecurrentEncoder
@@ -36,6 +37,7 @@ FAMILIES: Table[type, tuple[type[nn.Module], type[nn.Module]]] = Table({
     config.Luong: (RecurrentEncoder, LuongDecoder),
     config.GNMT: (GNMTEncoder, GNMTDecoder),
     config.Transformer: (TransformerEncoder, TransformerDecoder),
+    config.Hybrid: (HybridEncoder, HybridDecoder),
     config.RCTM: (ConvolutionalEncoder, RCTMDecoder),
     config.ConvS2S: (ConvEncoder, ConvDecoder),
     config.LSTMDense: (RecurrentEncoder, DenseDecoder),
@@ -65,6 +67,13 @@ TENSOR_RULES: Table[type, Rules] = Table({
     config.Transformer: (
         (r"(query|key_value|inner|gate)/(kernel|bias)$", ("tensor",)),
         (r"blocks/stack/(attention|cross)/output/kernel$", ("tensor", None)),
+        (r"outer/kernel$", ("tensor", None)),
+    ),
+    config.Hybrid: (
+        (r"(query|key_value|inner|gate)/(kernel|bias)$", ("tensor",)),
+        (r"(mixer|backward)/(query|key|value|gate)$", (None, "tensor")),
+        (r"(mixer|backward)/output$", ("tensor", None)),
+        (r"(attention|cross)/output/kernel$", ("tensor", None)),
         (r"outer/kernel$", ("tensor", None)),
     ),
     config.RCTM: (*_CONVOLUTION_RULES, (r"decoder/cell/(input|state|context)$", (None, "tensor"))),

@@ -60,3 +60,40 @@ def test_races_of_recurrence_and_attention():
     never = list(rows(lambda layer, n, d: 1.0 if layer == "recurrent" else 2.0))
     assert all(race.points == [] and race.faster == "recurrent" for race in scaling.races(never))
     assert not list(scaling.races([row for row in never if row["layer"] == "attention"]))
+
+
+def test_races_of_every_recurrence_with_every_rival():
+    """The fastest variant of the LSTM counts, and no layer races against itself."""
+    flat = {
+        "recurrent": 1.0,
+        "recurrent unroll=4": 0.5,
+        "attention": 3.0,
+        "causal": 2.0,
+        "ssd": 0.7,
+        "convolution": 0.1,
+    }
+    same = {"pass": "forward", "batch": 1, "width": 1}
+    known = [
+        same | {"name": name, "layer": name.split()[0], "length": n, "seconds": seconds}
+        for name, seconds in flat.items()
+        for n in (1, 2)
+    ]
+    found = {(race.name, race.rival): race.faster for race in scaling.races(known)}
+    assert found == {
+        ("recurrent", "attention"): "recurrent", ("recurrent", "causal"): "recurrent",
+        ("recurrent unroll=4", "attention"): "recurrent unroll=4",
+        ("recurrent unroll=4", "causal"): "recurrent unroll=4",
+        ("ssd", "attention"): "ssd", ("ssd", "causal"): "ssd", ("ssd", "recurrent"): "recurrent",
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("lengths", "faster", "text"),
+    [
+        ([], "ssd", "all"), ([], "causal", "none"), ([1500.2], "ssd", "n < 1,500"), ([300], "causal", "n > 300"),
+        ([50, 700], "ssd", "n < 50, > 700"), ([50, 700], "causal", "n > 50, < 700"),
+    ],
+)  # fmt: skip
+def test_where_a_recurrence_is_faster(lengths, faster, text):
+    points = [(length, 1.0) for length in lengths]
+    assert scaling.faster_at(scaling.Race("ssd", "causal", "forward", 1, 1, points, faster)) == text

@@ -18,13 +18,14 @@ from s2sjax.errors import UserError
 from s2sjax.runs import run
 from s2sjax.tasks import LanguageModel
 from s2sjax.tasks.language_model import language_models
-from s2sjax.tasks.language_model.settings import Continuation, PerplexityEvaluate, RecurrentLM, TransformerLM
+from s2sjax.tasks.language_model.settings import Continuation, HybridLM, PerplexityEvaluate, RecurrentLM, TransformerLM
 from s2sjax.tasks.language_model.task import Line, Prompt
 
 TEXT = str(Path(__file__).with_name("text.txt"))
 LINES = [" ".join(line.split()) for line in Path(TEXT).read_text().splitlines()]
 RECURRENT = RecurrentLM(embedding_size=4, width=6, layers=2)
 TRANSFORMER = TransformerLM(width=8, heads=2, feedforward=8, layers=2)
+HYBRID = HybridLM(width=8, heads=2, feedforward=8, layers=2, mixers=("gated_delta", "local_attention"), window=3)
 
 
 @cache
@@ -227,7 +228,7 @@ def test_a_variational_mask_is_the_same_at_every_step():
 
 
 @pytest.mark.exhaustive
-@pytest.mark.parametrize("model", [RECURRENT, TRANSFORMER], ids=["recurrent", "transformer"])
+@pytest.mark.parametrize("model", [RECURRENT, TRANSFORMER, HYBRID], ids=["recurrent", "transformer", "hybrid"])
 def test_prompts_are_continued(model):
     task, params, _ = made(model, search=Continuation(max_length=5, temperature=0.0))
     prompts = [Prompt("the cat"), Prompt(""), Prompt("the zebra sat on the mat and the dog saw the cat")]

@@ -18,7 +18,7 @@ import jax
 import jax.numpy as jnp
 
 from s2sjax.bench import peers, result_files, scaling, timing
-from s2sjax.bench.layers import layer_types
+from s2sjax.bench.layers import layer_types, mixer_types
 from s2sjax.bench.layers.layer_types import HEAD, TYPES, Point
 from s2sjax.bench.result_files import Column, milliseconds, percent, ratio, si
 from s2sjax.core.backend import device
@@ -34,6 +34,10 @@ Builders = Callable[[Point, bool], dict[str, Callable[[], timing.Once]]]
 """builders(point, backward) -> for each peer, a function that builds the same layer"""
 
 
+MAIN = ("recurrent", "parallel", "convolution", "attention", "causal", "restricted", "ssd")
+"""layers that are measured if none are named"""
+
+
 class Settings(NamedTuple):
     """The settings of `s2sjax bench layers`."""
 
@@ -43,7 +47,9 @@ class Settings(NamedTuple):
     kernel: tuple[int, ...]
     radius: tuple[int, ...]
     dtype: str
-    layers: tuple[str, ...] = tuple(TYPES)
+    layers: tuple[str, ...] = MAIN
+    form: tuple[str, ...] = ("chunked",)
+    chunk: tuple[int | None, ...] = (None,)
     unroll: tuple[int | None, ...] = (None,)
     remat: tuple[str, ...] = ("none",)
     heads: int | None = None
@@ -53,17 +59,23 @@ class Settings(NamedTuple):
 
 
 ON_CPU = Settings((32, 128, 512), (64, 256), (8,), (3,), (16,), "float32")
-ON_ACCELERATOR = Settings((128, 1024, 8192), (512, 1024), (16,), (3,), (64,), "bfloat16")
+ON_ACCELERATOR = Settings((128, 1024, 8192, 32_768), (512, 1024), (16,), (3,), (64,), "bfloat16")
 
 
 def settings(options: argparse.Namespace) -> Settings:
     """The settings of the command line, with defaults for the device. Raises a UserError if they are invalid."""
     given = {name: value for name in Settings._fields if (value := getattr(options, name, None))}
-    for name, allowed in (("layers", tuple(TYPES)), ("remat", ("none", *POLICIES))):
+    allowed = {"layers": (*TYPES, "all"), "form": mixer_types.VECTOR, "remat": ("none", *POLICIES)}
+    for name, choices in allowed.items():
         for each in given.get(name, ()):
-            if each not in allowed:
-                raise UserError(f"--{name} has {each!r}: choose from {', '.join(allowed)}")
+            if each not in choices:
+                raise UserError(f"--{name} has {each!r}: choose from {', '.join(choices)}")
+    if "all" in given.get("layers", ()):
+        given["layers"] = tuple(TYPES)
     found = (ON_CPU if device.on_cpu() else ON_ACCELERATOR)._replace(**given)
+    for layer in found.layers:
+        if len(forms := TYPES[layer].forms) > 1 and not {*forms} & {*found.form}:
+            raise UserError(f"--form has no form of {layer}: choose from {', '.join(forms)}")
     for width in found.widths:
         if width % (found.heads or 1):
             raise UserError(f"{found.heads} heads do not divide the width {width}: change --heads or --widths")
@@ -154,6 +166,7 @@ def _heads(s: Settings, width: int) -> int:
 def _points(s: Settings, batch: int, width: int) -> Iterator[tuple[Point, bool]]:
     """Yields (point, backward) for all layers and lengths at one batch and width."""
     variants: dict[str, list[dict[str, Any]]] = {
+        **{name: _variants_of_forms(s, kind.forms) for name, kind in TYPES.items() if kind.forms},
         "recurrent": [{"unroll": unroll, "remat": remat} for unroll in s.unroll for remat in s.remat],
         "convolution": [{"kernel": kernel} for kernel in s.kernel],
         "restricted": [{"radius": radius} for radius in s.radius],
@@ -165,10 +178,23 @@ def _points(s: Settings, batch: int, width: int) -> Iterator[tuple[Point, bool]]
                 yield point, backward
 
 
+def _variants_of_forms(s: Settings, forms: Sequence[str]) -> list[dict[str, Any]]:
+    """The forms and chunks, or the unrollings of a scan. A layer with only one form is measured in this one."""
+    found: list[dict[str, Any]] = []
+    for form in forms if len(forms) == 1 else [form for form in s.form if form in forms]:
+        options = {"chunked": {"chunk": s.chunk}, "scan": {"unroll": s.unroll}}.get(form, {})
+        found += [{"form": form, **dict(zip(options, values))} for values in itertools.product(*options.values())]
+    return found
+
+
 def label(point: Point) -> str:
-    """The label of a layer: recurrent unroll=8 remat=layers, convolution k=3, restricted r=16."""
+    """The label of a layer: recurrent unroll=8 remat=layers, convolution k=3, ssd chunk=64, ssd form=scan."""
     remat = None if point.remat == "none" else point.remat
-    parts = {"k": point.kernel, "r": point.radius, "unroll": point.unroll, "remat": remat}
+    usual = point.form in (None, *TYPES[point.layer].forms[:1])
+    parts = {
+        "k": point.kernel, "r": point.radius, "form": None if usual else point.form, "chunk": point.chunk,
+        "unroll": point.unroll, "remat": remat,
+    }  # fmt: skip
     return " ".join([point.layer, *(f"{name}={value}" for name, value in parts.items() if value)])
 
 
@@ -193,13 +219,14 @@ def _measure(
     flops, moved = layer_types.flops(point, backward), layer_types.bytes_moved(point, backward)
     best = min(spans, key=lambda name: statistics.median(spans[name]), default=None)
     with device.force_scan_unroll(point.unroll):
-        unroll = device.scan_unroll() if point.layer == "recurrent" else None
+        unroll = device.scan_unroll() if point.layer == "recurrent" or mixer_types.form_of(point) == "scan" else None
     row = {"name": label(point), "pass": PASSES[backward], **point._asdict(), "unroll": unroll}
+    row |= {"form": mixer_types.form_of(point), "chunk": mixer_types.chunk_of(point)}
     row |= mine.fields() | {"tokens_per_second": point.tokens / mine.median, "flops": flops, "bytes": moved}
     row |= {"flops_per_second": flops / mine.median, "bytes_per_second": moved / mine.median}
     row |= _of_ceilings(row, ceilings)
     row |= {"compile_seconds": compiling, "memory_bytes": size}
-    row["sequential"] = TYPES[point.layer].sequential(point.length)
+    row["sequential"] = layer_types.sequential(point)
     row |= {"peer": best, "peer_seconds": statistics.median(spans[best]) if best else None}
     row["peer_ratio"] = peers.ratio(spans[best], ours) if best else None
     return row, reasons
@@ -271,8 +298,9 @@ def _peers(s: Settings) -> tuple[Builders, str]:
 
     def builders(point: Point, backward: bool) -> dict[str, Callable[[], timing.Once]]:
         found: dict[str, Callable[[], timing.Once]] = {}
-        if point.layer in torch_layers.EAGER and point.remat == "none":
-            found["PyTorch"] = partial(torch_layers.build, point, backward, compiled=False)
+        name = "flash-linear-attention" if point.layer in torch_layers.KERNELS else "PyTorch"
+        if point.layer in torch_layers.EAGER and point.remat == "none" and point.form in (None, "chunked"):
+            found[name] = partial(torch_layers.build, point, backward, compiled=False)
         if point.layer in torch_layers.COMPILED and s.compile_torch:
             found["PyTorch compiled"] = partial(torch_layers.build, point, backward, compiled=True)
         return found
@@ -286,14 +314,14 @@ COLUMNS = [
     Column("name", "layer", 16),
     Column("length", "n", 6),
     Column("pass", "pass", 10),
-    Column("seconds", "ms", 8, milliseconds),
+    Column("seconds", "ms", 7, milliseconds),
     Column("spread", "spread", 7, percent),
     Column("tokens_per_second", "tokens/s", 9, si),
-    Column("flops_per_second", "FLOP/s", 8, si),
+    Column("flops_per_second", "FLOP/s", 7, si),
     Column("of_product", "%", 5, percent),
     Column("bytes_per_second", "bytes/s", 8, si),
     Column("of_copy", "%", 5, percent),
-    Column("memory_bytes", "memory", 8, si),
+    Column("memory_bytes", "memory", 7, si),
     Column("sequential", "seq.", 6),
     Column("compile_seconds", "compile", 8, lambda seconds: f"{seconds:.1f}s"),
     Column("peer_ratio", "PyTorch", 8, ratio),
@@ -307,26 +335,48 @@ EXPONENTS = [
     Column("length_table", "Table 1", 9),
     Column("width_time", "time ~ d^", 12, _power),
     Column("width_flops", "FLOPs ~ d^", 12, _power),
-    Column("width_table", "Table 1", 9),
-    Column("complexity", "", 11),
+    Column("width_table", "Table 1", 8),
+    Column("complexity", "", 12),
+]
+RACES = [
+    Column("name", "layer", 16),
+    Column("pass", "pass", 10),
+    Column("batch", "batch", 6),
+    Column("width", "width", 6),
+    *(Column(rival, title, 21) for rival, title in zip(scaling.RIVALS, ("attention", "causal attention", "LSTM"))),
 ]
 
 
 def summary(rows: Sequence[result_files.Row]) -> Iterator[str]:
-    """Yields the lines of the exponents, and of the lengths at which recurrence and attention are even."""
+    """Yields the lines of the exponents, and of the lengths at which recurrences and their rivals are even."""
     fits = scaling.exponents(rows)
     columns = _widened(EXPONENTS, (row["name"] for row in rows))
-    for (batch,), group in scaling.grouped(fits, "batch"):
+    for (batch,), of_batch in scaling.grouped(fits, "batch"):
         yield f"\nexponents at the {scaling.LARGEST} largest sizes, batch {batch} (Table 1 counts no projections)"
         yield result_files.heading(columns)
-        yield from (result_files.line(columns, fit) for fit in group)
-    lines = [_describe(race) for race in scaling.races(rows)]
-    yield from ["", *lines] if lines else []
+        yield from (result_files.line(columns, fit) for fit in of_batch)
+    races = list(scaling.races(rows))
+    if len({race.name for race in races}) > 1:
+        yield from ["", "lengths n at which a recurrence is faster than attention, causal attention and the LSTM"]
+        missing = {*scaling.RIVALS} - {race.rival for race in races}
+        columns = _widened([column for column in RACES if column.name not in missing], (race.name for race in races))
+        yield result_files.heading(columns)
+        for _, group in itertools.groupby(races, key=lambda race: (race.name, race.way, race.batch, race.width)):
+            yield result_files.line(columns, _race_row(list(group)))
+    elif races:
+        yield from ["", *map(_describe, races)]
+
+
+def _race_row(races: Sequence[scaling.Race]) -> dict[str, Any]:
+    """A row of the table of races: those of one layer, pass, batch and width."""
+    first = races[0]
+    own = {"name": first.name, "pass": first.way, "batch": first.batch, "width": first.width}
+    return own | {race.rival: scaling.faster_at(race) for race in races}
 
 
 def _describe(race: scaling.Race) -> str:
     where = f"batch {race.batch}, width {race.width}, {race.way}:"
-    slower = "attention" if race.faster != "attention" else race.recurrent
+    slower = race.rival if race.faster != race.rival else race.name
     if not race.points:
         return f"{where} {race.faster} is faster than {slower} at every length"
     if len(race.points) == 1:

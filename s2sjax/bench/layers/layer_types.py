@@ -1,15 +1,21 @@
 """The layers of Table 1 of "Attention is all you need" (Vaswani et al. 2017), as s2sjax runs them, and their costs.
 
-Letters: B batch, n sequence length, d width, N heads, k kernel, r radius, s bytes per number.
+Letters: B batch, n sequence length, d width, N heads, k kernel, r radius, s bytes per number, C positions of a chunk,
+K key width of a head.
 
     layer            implementation                                   FLOPs (forward)            Table 1    sequential
     recurrent        LSTM by `lax.scan`                               16 B n d^2                 n d^2      n
     parallel         minGRU by `lax.associative_scan`                 4 B n d^2                  -          log2 n
     convolution      k positions, centred                             2 B w d^2                  k n d^2    1
     attention        projections, softmax(Q K^T) V, projection        8 B n d^2 + 4 B n^2 d      n^2 d      1
+    causal           the same, up to the own position                 8 B n d^2 + 4 B w d        n^2 d      1
     restricted       the same, r positions to either side             8 B n d^2 + 4 B w d        r n d      1
+    of core/mixers/  chunks of C positions, then a scan over them     see mixer_types.py         -          n / C
+      rg_lru         log2 C rounds within chunks, then the scan                                  -          n / C
+      slstm          by `lax.scan`                                                               -          n
 
-w counts the pairs of positions that see each other: about k n and (2r + 1) n, fewer at the ends (`seen`).
+w counts the pairs of positions that see each other: about k n, n^2 / 2 and (2r + 1) n, fewer at the ends (`seen`). The
+layers of core/mixers/ cost n d (C + K) besides their projections.
 
 FLOPs are those of matrix products, 2 for each multiplication. The backward pass of a product is two products, so that
 forward and backward together have three times as many. Recomputation by remat is not counted: it is not useful work.
@@ -25,12 +31,13 @@ Where it is correct, both agree (tests/bench/layers/test_layer_types.py).
 
 import math
 from collections.abc import Callable, Mapping
-from typing import NamedTuple
 
 import jax.numpy as jnp
 import numpy as np
 from jax import Array
 
+from s2sjax.bench.layers import mixer_types
+from s2sjax.bench.layers.points import Operation, Operations, Point, Type, mask, project
 from s2sjax.core import attention, recurrence
 from s2sjax.core.attention.sliding_window import windowed_multi_head
 from s2sjax.core.nn import convolution
@@ -38,54 +45,6 @@ from s2sjax.core.recurrence import cells
 
 HEAD = 64
 """width of a head if the number of heads is not given"""
-
-
-class Point(NamedTuple):
-    """One layer at one size."""
-
-    layer: str
-    batch: int
-    length: int
-    width: int
-    heads: int
-    kernel: int | None = None
-    radius: int | None = None
-    unroll: int | None = None
-    """number of unrolled time steps; None: the default of the device"""
-    remat: str = "none"
-    dtype: str = "float32"
-
-    @property
-    def tokens(self) -> int:
-        return self.batch * self.length
-
-
-class Operation(NamedTuple):
-    """The FLOPs of an operation, and the elements that it reads and writes; it runs `times` times in sequence."""
-
-    flops: float
-    inputs: float
-    weights: float
-    outputs: float
-    times: int = 1
-
-
-Operations = Callable[[Point], list[Operation]]
-
-
-class Type(NamedTuple):
-    """A row of the table of layers."""
-
-    shapes: Callable[[Point], Mapping[str, tuple[int, ...]]]
-    apply: Callable[[Point, Mapping[str, Array], Array, Array], Array]
-    """weights, xs [B, n, d], lengths [B] -> ys [B, n, d]"""
-    operations: Operations
-    sequential: Callable[[int], int]
-    """number of sequential operations for n positions"""
-    complexity: str
-    """complexity as in Table 1"""
-    exponents: tuple[int, int]
-    """exponents of n and of d in the complexity"""
 
 
 def seen(length: int, before: int, after: int) -> int:
@@ -108,12 +67,21 @@ def bytes_moved(point: Point, backward: bool) -> float:
     return elements * jnp.dtype(point.dtype).itemsize
 
 
+def sequential(point: Point) -> int:
+    """The number of operations that follow each other."""
+    kind = TYPES[point.layer]
+    return kind.sequential(point.length, mixer_types.at_once(point)) if kind.forms else kind.sequential(point.length)
+
+
 def draw_weights(point: Point) -> dict[str, np.ndarray]:
-    """Draws random weights that preserve the scale of their inputs."""
+    """Draws random weights that preserve the scale of their inputs, or those of `Type.draw`."""
+    dtype = jnp.dtype(point.dtype)
+    if (draw := TYPES[point.layer].draw) is not None:
+        return {name: np.asarray(weight).astype(dtype) for name, weight in draw(point).items()}
     rng = np.random.default_rng(0)
     scale = lambda shape: math.prod(shape[:-1]) ** -0.5
     return {
-        name: (scale(shape) * rng.standard_normal(shape, np.float32)).astype(jnp.dtype(point.dtype))
+        name: (scale(shape) * rng.standard_normal(shape, np.float32)).astype(dtype)
         for name, shape in TYPES[point.layer].shapes(point).items()
     }
 
@@ -127,39 +95,30 @@ def _recurrent(name: str, operations: Operations, sequential: Callable[[int], in
 
     def run(point: Point, weights: Mapping[str, Array], xs: Array, lengths: Array) -> Array:
         carry = cells.start(cell, point.width, (point.batch,), xs.dtype)
-        return recurrence.run(cell, weights, xs, _mask(point, lengths), carry, remat_policy=point.remat)[0]
+        return recurrence.run(cell, weights, xs, mask(point, lengths), carry, remat_policy=point.remat)[0]
 
-    return Type(lambda point: cell.shapes(point.width, point.width), run, operations, sequential, "n d^2", (1, 2))
-
-
-def _mask(point: Point, lengths: Array) -> Array:
-    return jnp.arange(point.length) < lengths[:, None]  # [B, n]
-
-
-def _project(point: Point, outputs: int) -> Operation:
-    """The projection [B n, d] @ [d, outputs]."""
-    rows, d = point.tokens, point.width
-    return Operation(2 * rows * d * outputs, rows * d, d * outputs, rows * outputs)
+    shapes = lambda point: cell.shapes(point.width, point.width)
+    return Type(shapes, run, operations, sequential, "n d^2", (1, 2), recurrent=True)
 
 
 def _lstm_operations(point: Point) -> list[Operation]:
     """A step reads 4 projected gates, h and c, and writes h and c."""
     b, d = point.batch, point.width
     step = Operation(2 * b * d * 4 * d, 6 * b * d, 4 * d * d, 2 * b * d, times=point.length)
-    return [_project(point, 4 * d), step]
+    return [project(point, 4 * d), step]
 
 
 def _mingru_operations(point: Point) -> list[Operation]:
     """The scan reads the gate and the candidate, and writes h."""
     d = point.width
-    return [_project(point, 2 * d), Operation(0, 2 * point.tokens * d, 0, point.tokens * d)]
+    return [project(point, 2 * d), Operation(0, 2 * point.tokens * d, 0, point.tokens * d)]
 
 
 # ---------------------------------------------------------------------------------- convolution
 
 
 def _convolve(point: Point, weights: Mapping[str, Array], xs: Array, lengths: Array) -> Array:
-    return convolution.convolve(weights, xs, _mask(point, lengths))
+    return convolution.convolve(weights, xs, mask(point, lengths))
 
 
 def _convolution_shapes(point: Point) -> dict[str, tuple[int, ...]]:
@@ -185,7 +144,7 @@ def _attend(point: Point, weights: Mapping[str, Array], xs: Array, lengths: Arra
     if radius := reach(point):
         attended = windowed_multi_head(queries, keys, values, lengths, radius)
     else:
-        attended = attention.fused_multi_head(queries, keys, values, lengths)
+        attended = attention.fused_multi_head(queries, keys, values, lengths, causal=point.layer == "causal")
     return attended.reshape(xs.shape) @ weights["output"] + weights["output_bias"]
 
 
@@ -203,15 +162,18 @@ def _attention_shapes(point: Point) -> dict[str, tuple[int, ...]]:
 def _attention_operations(point: Point) -> list[Operation]:
     """Counts two products for each visible pair of positions: Q K^T, and the weights times V."""
     d, far = point.width, reach(point) or point.length
-    pairs = point.batch * seen(point.length, far, far)
+    pairs = point.batch * seen(point.length, far, 0 if point.layer == "causal" else far)
     attend = Operation(4 * pairs * d, 3 * point.tokens * d, 0, point.tokens * d)
-    return [_project(point, d), _project(point, 2 * d), attend, _project(point, d)]
+    return [project(point, d), project(point, 2 * d), attend, project(point, d)]
 
 
-TYPES = {
+_ATTENTION = Type(_attention_shapes, _attend, _attention_operations, lambda n: 1, "n^2 d", (2, 1))
+TYPES: dict[str, Type] = {
     "recurrent": _recurrent("lstm", _lstm_operations, lambda n: n),
     "parallel": _recurrent("mingru", _mingru_operations, lambda n: max(1, math.ceil(math.log2(n)))),
     "convolution": Type(_convolution_shapes, _convolve, _convolution_operations, lambda n: 1, "k n d^2", (1, 2)),
-    "attention": Type(_attention_shapes, _attend, _attention_operations, lambda n: 1, "n^2 d", (2, 1)),
-    "restricted": Type(_attention_shapes, _attend, _attention_operations, lambda n: 1, "r n d", (1, 1)),
+    "attention": _ATTENTION,
+    "causal": _ATTENTION,
+    "restricted": _ATTENTION._replace(complexity="r n d", exponents=(1, 1)),
+    **mixer_types.TYPES,
 }

@@ -1,10 +1,10 @@
-"""The same layers in PyTorch, for comparison in `s2sjax bench layers`: cuDNN's LSTM, Conv1d, SDPA.
+"""The same layers in PyTorch, for comparison in `s2sjax bench layers`: cuDNN's LSTM, Conv1d, SDPA, fla's kernels.
 
 Letters: B batch, n sequence length, d width, N heads, D width of a head.
 
 Each layer gets its input in its preferred layout, [B, d, n] for a convolution, without padding to mask. There is no
 parallel scan. Restricted attention is FlexAttention, which skips positions outside the window, if compiled; otherwise
-it is SDPA with a mask, because PyTorch has no alternative.
+it is SDPA with a mask, because PyTorch has no alternative. Recurrences with a matrix state are in fla_layers.py.
 """
 
 import warnings
@@ -59,6 +59,10 @@ def restricted(point: Point) -> nn.Module:
     return Attention(point, partial(functional.scaled_dot_product_attention, attn_mask=near))
 
 
+def causal(point: Point) -> nn.Module:
+    return Attention(point, partial(functional.scaled_dot_product_attention, is_causal=True))
+
+
 def flexible(point: Point) -> nn.Module:
     """FlexAttention, which computes only the blocks that touch the window. It must be compiled."""
     from torch.nn.attention.flex_attention import create_block_mask, flex_attention
@@ -69,10 +73,22 @@ def flexible(point: Point) -> nn.Module:
     return Attention(point, partial(flex_attention, block_mask=window))
 
 
+def with_kernels(point: Point) -> nn.Module:
+    """A recurrence with the kernels of flash-linear-attention."""
+    if torch_device() != "cuda":
+        raise RuntimeError("its kernels need a GPU")
+    from s2sjax.bench.layers import fla_layers  # fails if fla is not installed
+
+    return fla_layers.LAYERS[point.layer](point)
+
+
+KERNELS = ("linear_attention", "retention", "gla", "delta", "gated_delta", "ssd")
+"""layers of which flash-linear-attention has kernels"""
 EAGER: dict[str, Callable[[Point], nn.Module]] = {
-    "recurrent": Recurrent, "convolution": convolution, "attention": Attention, "restricted": restricted,
+    "recurrent": Recurrent, "convolution": convolution, "attention": Attention, "causal": causal,
+    "restricted": restricted, **dict.fromkeys(KERNELS, with_kernels),
 }  # fmt: skip
-COMPILED = {"convolution": convolution, "attention": Attention, "restricted": flexible}
+COMPILED = {"convolution": convolution, "attention": Attention, "causal": causal, "restricted": flexible}
 """layers that `torch.compile` can speed up; an LSTM is one call of cuDNN"""
 
 

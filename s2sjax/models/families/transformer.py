@@ -8,6 +8,7 @@ by each block from a table of its own. A `window` restricts self-attention. Cros
 windows.
 """
 
+from collections.abc import Sequence
 from typing import ClassVar, NamedTuple
 
 import flax.linen as nn
@@ -184,9 +185,12 @@ class TransformerDecoder(DecoderModule):
         self.final_norm = final_norm(c, self.dtype)
         self.output = output_layer(c, self.embedding, c.width, self.dtype)
 
+    def bound_blocks(self) -> Sequence[DecoderBlock]:
+        """The blocks one by one, each with its parameters."""
+        return [self.blocks.bind_block(params) for params in self.blocks.unstacked()]
+
     def prepare(self, memory: EncoderOutput) -> DecoderMemory:
-        blocks = [self.blocks.bind_block(params) for params in self.blocks.unstacked()]
-        layers = tuple(block.source_keys_values(memory.states) for block in blocks)
+        layers = tuple(block.source_keys_values(memory.states) for block in self.bound_blocks())
         return DecoderMemory(memory.states, memory.mask, layers)
 
     def init_state(self, memory: DecoderMemory, steps: int) -> State:
@@ -262,8 +266,7 @@ class TransformerDecoder(DecoderModule):
         """The weights of cross-attention of each layer and head for inputs [B, T]: [B, layers, N, T, S]."""
         x = self.positions.everywhere(self.embedding(inputs), False)
         bias, alphas = self.positions.bias(inputs.shape[1]), []
-        for params in self.blocks.unstacked():
-            block = self.blocks.bind_block(params)
+        for block in self.bound_blocks():
             alphas.append(block.cross_weights(x, memory.states, memory.mask, bias))
             x = block(x, memory.states, memory.mask.sum(1), False, bias)
         return jnp.stack(alphas, axis=1)

@@ -1,6 +1,7 @@
-"""Language models: recurrent or Transformer decoders without an encoder.
+"""Language models: decoders without an encoder, of recurrent layers, of Transformer blocks, or of both.
 
-    hidden(inputs, carry, train)  -> Hidden       inputs [B, T], <pad> at the end of each row; recurrent: anywhere
+    hidden(inputs, carry, train)  -> Hidden       inputs [B, T], <pad> at the end of each row; with a carry, at either
+                                                  end; recurrent layers alone, anywhere
     logits(states)                -> [..., V]     over all ids except <pad> and <sos>
     __call__(inputs, carry)       -> logits [B, T, V], carry
     begin(prefix, more)           -> state        after reading prefix [B, P], <pad> at the end of each row; with room
@@ -8,7 +9,7 @@
     prepare()                     -> prepared     what `advance` needs of the parameters, once for all tokens
     advance(state, token, prepared)  -> state, logits [B, ids]    one more token [B], for a search
 
-The carry of a recurrent model is the state of each layer at the end of a segment, from which the next segment
+The carry of a recurrent or hybrid model is the state of each layer at the end of a segment, from which the next segment
 continues. The carry of a Transformer is (): its segments are independent. The state of a Transformer is a window of the
 last tokens, with the keys and values of each layer.
 
@@ -25,8 +26,8 @@ import jax
 import jax.numpy as jnp
 from jax import Array
 
-from s2sjax import layers
-from s2sjax.core import losses, recurrence
+from s2sjax import config, layers
+from s2sjax.core import losses, mixers, recurrence
 from s2sjax.core.attention import kv_cache
 from s2sjax.core.backend.matmul import at_least_float32, product_with_table
 from s2sjax.core.recurrence import regularization as reg
@@ -36,11 +37,14 @@ from s2sjax.core.special_tokens import EOS, PAD, SOS, UNK
 from s2sjax.layers.linear import add_bias
 from s2sjax.layers.parameters import param
 from s2sjax.models.families.transformer import EncoderBlock, Positions, final_norm
-from s2sjax.models.families.transformer_parts import join_query_key_value
-from s2sjax.tasks.language_model.settings import RecurrentLM, TransformerLM
+from s2sjax.models.families.transformer_parts import Attention, FeedForward, Residual, join_query_key_value
+from s2sjax.tasks.language_model import local_attention
+from s2sjax.tasks.language_model.settings import HybridLM, RecurrentLM, TransformerLM
 
 FIRST = EOS
 """first id of the softmax; <pad> and <sos>, which no text contains, have smaller ids"""
+LOCAL = "local_attention"
+"""the mixer that is attention"""
 Carry = tuple
 
 
@@ -52,12 +56,30 @@ class Hidden(NamedTuple):
     carry: Carry
 
 
-def start(c: RecurrentLM | TransformerLM, rows: int, dtype) -> Carry:
-    """The initial carry: zeros. An LSTM's cell state, which sums over time, is at least float32."""
+def start(c: RecurrentLM | TransformerLM | HybridLM, rows: int, dtype) -> Carry:
+    """The initial carry. What sums over time, such as an LSTM's cell state, is at least float32."""
     if isinstance(c, TransformerLM):
         return ()
+    if isinstance(c, HybridLM):
+        blocks = c.blocks()
+        return tuple(_start_of(kind, blocks, rows, dtype) for kind in blocks.sides()[1])
     kinds = (dtype, *(at_least_float32(dtype),) * (CELLS[c.cell].carries - 1))
     return tuple(tuple(jnp.zeros((rows, width), kind) for kind in kinds) for width in c.widths)
+
+
+def _start_of(kind: str, c: config.Hybrid, rows: int, dtype) -> local_attention.Past | mixers.State:
+    """The initial state of a layer of a hybrid model. It depends on no weight, only on shapes."""
+    if kind == LOCAL:
+        return local_attention.start(rows, c.window, c.heads, c.attention_width // c.heads, dtype)
+    mixer = mixers.MIXERS[kind]
+    declared = mixer.weights(c.sizes).items()
+    weights = {name: jnp.zeros(w.shape, dtype if len(w.shape) > 1 else jnp.float32) for name, w in declared}
+    return _stored(mixers.start(mixer, c.sizes, weights, rows, dtype))
+
+
+def _stored(state: mixers.State) -> mixers.State:
+    """Leaves out empty arrays, which checkpoints cannot hold: a short convolution over one position has no past."""
+    return state._replace(past={name: past for name, past in state.past.items() if past.size})
 
 
 class Output(nn.Module):
@@ -313,9 +335,96 @@ class TransformerModel(LanguageModel):
         return x[:, 0], tuple(after)
 
 
+class LocalAttention(Attention):
+    """Attention to the last positions, those of earlier segments included."""
+
+    def __call__(  # type: ignore[override]
+        self, x: Array, mask: Array, state: local_attention.Past
+    ) -> tuple[Array, local_attention.Past]:
+        """x [B, T, W], mask [B, T] -> [B, T, W], the positions that the next segment sees."""
+        attended, state = local_attention.attend(
+            self._heads(self.query(x)), *self.keys_values(x), state, mask, self._rotate
+        )
+        return self._joined(attended), state
+
+
+class HybridBlock(EncoderBlock):
+    """A mixer that reads from left to right and keeps its state, and a feed-forward network."""
+
+    config: config.Hybrid
+    kind: str = LOCAL
+    """the mixer: see `HybridLM.mixers`"""
+
+    def setup(self):
+        c = self.config
+        if self.kind == LOCAL:
+            self.attention = LocalAttention(c, self.dtype)
+        else:
+            self.mixer = layers.Mixer(self.kind, c.sizes, self.dtype)
+        self.feedforward = FeedForward(c, self.dtype)
+        self.around_attention = Residual(c, self.dtype)
+        self.around_feedforward = Residual(c, self.dtype)
+
+    def __call__(self, x: Array, mask: Array, state: Any, train: bool) -> tuple[Array, Any]:  # type: ignore[override]
+        """Computes all positions of a segment: x [B, T, W], mask [B, T] -> x, the state after it."""
+        h = self.around_attention.before(x)
+        if self.kind == LOCAL:
+            attention: Any = self.attention
+            mixed, state = attention(h, mask, state)
+        else:
+            mixed, state = self.mixer(h, mask, state=self._whole(state))
+            state = _stored(state)
+        return self.feed(self.around_attention.after(x, mixed, train), train), state
+
+    def step(self, x: Array, state: Any) -> tuple[Array, Any]:  # type: ignore[override]
+        """Computes one position: x [B, W] -> x, state."""
+        if self.kind == LOCAL:
+            x, state = self(x[:, None], jnp.ones((len(x), 1), bool), state, False)
+            return x[:, 0], state
+        mixed, state = self.mixer.step(self.around_attention.before(x), self._whole(state))
+        return self.feed(self.around_attention.after(x, mixed, False), False), _stored(state)
+
+    def _whole(self, state: mixers.State) -> mixers.State:
+        """Adds the empty arrays that `_stored` has left out."""
+        return state._replace(past=self.mixer.start(len(state.position)).past | state.past)
+
+
+class HybridModel(LanguageModel):
+    """Blocks whose mixers are recurrences and local attention: see models/families/hybrid.py."""
+
+    config: HybridLM
+
+    def _layers(self) -> tuple[int, float, int]:
+        c = self.config.blocks()
+        self.blocks = [HybridBlock(c, self.dtype, True, kind) for kind in c.sides()[1]]
+        self.final_norm = final_norm(c, self.dtype)
+        return c.width, c.width**0.5 if c.scale_embedding else 1.0, c.width
+
+    def hidden(self, inputs: Array, carry: Carry, train: bool) -> Hidden:
+        mask, after = inputs != PAD, []
+        x = layers.dropout(self, self._embedded(inputs, train), self.config.dropout, train)
+        for layer, before in enumerate(carry):
+            one: Any = lambda self, x, state, layer=layer: self.blocks[layer](x, mask, state, train)
+            x, last = layers.remat_block(self.remat_policy, self, one, x, before)
+            after.append(last)
+        x = self.final_norm(x)
+        return Hidden(x, x, tuple(after))
+
+    def begin(self, prefix: Array, more: int | None = None) -> Carry:
+        return self.hidden(prefix, start(self.config, len(prefix), self.dtype), False).carry
+
+    def advance(self, state: Carry, token: Array, prepared: Any = ()) -> tuple[Carry, Array]:
+        x, after = self.embedding(token), []
+        for block, before in zip(self.blocks, state):
+            x, last = block.step(x, before)
+            after.append(last)
+        return tuple(after), self._next_logits(self.final_norm(x))
+
+
 def build(
-    c: RecurrentLM | TransformerLM, size: int, steps: int, dtype, remat: str, has_unk: bool = True
+    c: RecurrentLM | TransformerLM | HybridLM, size: int, steps: int, dtype, remat: str, has_unk: bool = True
 ) -> LanguageModel:
     """Builds the Flax module of a language model for a vocabulary of `size` and segments of `steps` tokens."""
-    kind: Any = TransformerModel if isinstance(c, TransformerLM) else RecurrentModel
+    kinds: Any = {RecurrentLM: RecurrentModel, TransformerLM: TransformerModel, HybridLM: HybridModel}
+    kind = next(module for settings, module in kinds.items() if isinstance(c, settings))
     return kind(c, size, steps, jnp.dtype(dtype), remat, has_unk)

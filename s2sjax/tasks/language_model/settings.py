@@ -1,4 +1,4 @@
-"""Settings of language models: the two kinds of models, the continuation of prompts, and the evaluation."""
+"""Settings of language models: the three kinds of models, the continuation of prompts, and the evaluation."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from typing import ClassVar, Literal
 
 from s2sjax.config.adapters import EVERYTHING_ELSE
 from s2sjax.config.evaluation import EvaluationSettings
+from s2sjax.config.models.hybrid_settings import Hybrid, MixerName
 from s2sjax.config.models.recurrent_settings import CellName
 from s2sjax.config.models.transformer_settings import Transformer
 from s2sjax.config.settings import at_least, require, settings
@@ -141,6 +142,84 @@ class TransformerLM:
 
 
 @settings
+class HybridLM:
+    """Blocks as in the Transformer, whose self-attention is replaced by a recurrence or by local attention: linear
+    attention, retention, the delta rule, Mamba-2, Griffin, xLSTM. Its state has constant size, and it keeps it from one
+    segment to the next."""
+
+    width: int = 256
+    """width of the residual stream"""
+    heads: int = 4
+    """number of heads of each mixer, which divide `width`"""
+    feedforward: int = 1024
+    """width of the inner layer of a block"""
+    layers: int = 4
+    """number of blocks"""
+    mixers: tuple[MixerName, ...] = ("gated_delta",)
+    """mixer of each layer: local_attention, or a recurrence of s2sjax/core/mixers/layers.py; the pattern repeats up to
+    the last layer"""
+    short_convolution: int = 4
+    """positions of the short convolution before a recurrence; 1 for its own position alone"""
+    state_width: int = 64
+    """number of rows of the state of ssd; those of other recurrences follow from `width` and `heads`"""
+    expand: int = 2
+    """ratio of the inner width of ssd to `width`"""
+    window: int = 128
+    """number of positions before its own that local_attention sees, those of earlier segments included"""
+    positions: Literal["rotary", "none"] = "rotary"
+    """kind of position encoding of local_attention; recurrences need none"""
+    norm: Literal["post", "pre"] = "pre"
+    """place of the norm: after each sub-layer, or before it"""
+    tie: bool = True
+    """whether word vectors and output layer share one table"""
+    dropout: float = 0.1
+    """dropout rate"""
+    word_dropout: float = 0.0
+    """dropout rate of whole words, all their occurrences in a segment"""
+    activation: Literal["relu", "gelu", "gelu_tanh", "swish"] = "swish"
+    """activation of the feed-forward networks; gelu_tanh is the approximation of gelu by tanh"""
+    gated: bool = True
+    """whether the feed-forward networks are gated: W_2 (activation(W_3 x) * W_1 x) (Shazeer 2020)"""
+    normalization: Literal["layer", "rms"] = "rms"
+    """kind of norm: layer norm, or RMS norm, which does not subtract the mean and has no bias"""
+    epsilon: float = 1e-6
+    """number that the norms add to the variance"""
+    biases: bool = False
+    """whether attention and feed-forward networks have biases"""
+    scale_embedding: bool = True
+    """whether token embeddings are multiplied by the square root of their width"""
+    output_bias: bool = True
+    """whether the logits have a bias"""
+
+    def blocks(self) -> Hybrid:
+        """Settings of the blocks."""
+        positions = self.positions if "local_attention" in self.mixers else "none"
+        return Hybrid(
+            width=self.width, heads=self.heads, feedforward=self.feedforward, encoder_layers=self.layers,
+            decoder_layers=self.layers, mixers=self.mixers, short_convolution=self.short_convolution,
+            state_width=self.state_width, expand=self.expand, window=self.window, positions=positions,
+            norm=self.norm, dropout=self.dropout, activation=self.activation, gated=self.gated,
+            normalization=self.normalization, epsilon=self.epsilon, biases=self.biases,
+            scale_embedding=self.scale_embedding,
+        )  # fmt: skip
+
+    def __post_init__(self):
+        at_least(1, self, "model", "width", "heads", "layers")
+        require(0 <= self.word_dropout < 1, f"model.word_dropout is {self.word_dropout}: it must be in [0, 1)")
+        require(
+            self.width % self.heads == 0,
+            f"model.width {self.width} is not divisible by model.heads {self.heads}: "
+            f"try width {self.heads * max(1, round(self.width / self.heads))}",
+        )
+        require(
+            "attention" not in self.mixers,
+            "model.mixers has attention, whose state would grow with the text: use local_attention, which sees "
+            "model.window positions",
+        )
+        self.blocks()  # checks the rest
+
+
+@settings
 class Continuation:
     """Sampling of continuations: see core/search/sampling.py. The same prompts and the same seed give the same text."""
 
@@ -171,7 +250,7 @@ class PerplexityEvaluate(EvaluationSettings):
     """Evaluation by perplexity. Every token of the text counts, line ends included."""
 
     streams: int = 1
-    """number of streams that a recurrent model reads in parallel; 1 reads the text from beginning to end"""
+    """number of streams that a model with a state reads in parallel; 1 reads the text from beginning to end"""
     context: int = 0
     """tokens read before those that are scored: by each stream except the first, or at least by each window of a
     Transformer"""

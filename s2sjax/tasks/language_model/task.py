@@ -20,6 +20,7 @@ from jax import Array
 from s2sjax import config
 from s2sjax.config import require, settings
 from s2sjax.core import search
+from s2sjax.core.recurrence.masked_scan import keep
 from s2sjax.core.search import sampling
 from s2sjax.core.search.beam_interface import Beams
 from s2sjax.core.special_tokens import EOS, PAD, SOS, UNK
@@ -33,7 +34,7 @@ from s2sjax.evaluate.prediction import batched_apply, perplexity
 from s2sjax.evaluate.prediction.perplexity import LineNats
 from s2sjax.tasks.language_model import language_models
 from s2sjax.tasks.language_model.language_models import FIRST
-from s2sjax.tasks.language_model.settings import Continuation, PerplexityEvaluate, RecurrentLM, TransformerLM
+from s2sjax.tasks.language_model.settings import Continuation, HybridLM, PerplexityEvaluate, RecurrentLM, TransformerLM
 from s2sjax.tasks.task import Assets, Predictor, Task, abstract
 from s2sjax.tasks.vocabulary_transfer import word_rows
 from s2sjax.training.checkpoints.transfer import Rows
@@ -55,7 +56,7 @@ class LanguageModel(config.Experiment):
 
     _: KW_ONLY
     data: config.PlainText = config.PlainText()
-    model: RecurrentLM | TransformerLM = field(default_factory=RecurrentLM)
+    model: RecurrentLM | TransformerLM | HybridLM = field(default_factory=RecurrentLM)
     search: Continuation = Continuation()
     """decoding settings"""
     evaluate: PerplexityEvaluate = PerplexityEvaluate()
@@ -75,7 +76,8 @@ class LanguageModel(config.Experiment):
 
     @property
     def keeps_state(self) -> bool:
-        return isinstance(self.model, RecurrentLM)
+        """Whether a segment continues from the state of the one before it."""
+        return isinstance(self.model, RecurrentLM | HybridLM)
 
     def __post_init__(self):
         self.check_name()
@@ -147,7 +149,9 @@ class LanguageModelTask(Task):
     def resolve_defaults(self, data: Sequence[str]) -> LanguageModel:
         """Also sets the sizes of a recurrent model by the length of the text."""
         e = super().resolve_defaults(data)
-        return config.replace(e, model=e.model.resolve_defaults(self._tokens(data))) if e.keeps_state else e
+        if isinstance(e.model, RecurrentLM):
+            return config.replace(e, model=e.model.resolve_defaults(self._tokens(data)))
+        return e
 
     def epoch(self, data: Sequence[str]) -> int:
         return -(-self._tokens(data) // self.experiment.data.batch_tokens)
@@ -229,17 +233,16 @@ class LanguageModelTask(Task):
         return self.module.init(key, jnp.ones((1, 1), jnp.int32), self._start(1))["params"]
 
     def carry(self, rows: int) -> Any:
-        """The initial state of each recurrent layer; None for a Transformer."""
+        """The initial state of each layer; None for a Transformer."""
         return self._start(rows) if self.experiment.keeps_state else None
 
     def loss(self, columns: AnyColumns | None = None) -> Loss:
-        """The cross-entropy per token. A stream that starts again starts from a zero state."""
+        """The cross-entropy per token. A stream that starts again starts from the initial state."""
         module, start = self.module, self._start
 
         def loss(params: Any, batch: dict[str, Array], key: Array, step: Array, carry: Any = None) -> Any:
-            rows = len(batch["start"])
-            zero = lambda leaf: jnp.where(batch["start"].reshape(rows, *(1,) * (leaf.ndim - 1)), 0, leaf)
-            before = start(rows) if carry is None else jax.tree.map(zero, carry)
+            before = start(len(batch["start"]))
+            before = before if carry is None else keep(batch["start"], before, carry)
             sums, after = module.apply(
                 {"params": params}, batch["inputs"], batch["targets"], before, method="loss", rngs={"dropout": key}
             )

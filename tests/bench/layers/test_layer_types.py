@@ -16,13 +16,15 @@ TINY = {
     "parallel": Point("parallel", 2, 3, 4, 2),
     "convolution": Point("convolution", 2, 3, 4, 2, kernel=3),
     "attention": Point("attention", 2, 3, 4, 2),
+    "causal": Point("causal", 2, 3, 4, 2),
     "restricted": Point("restricted", 2, 3, 4, 2, radius=1),
-}
+}  # those of core/mixers/ are in test_mixer_types.py
 FLOPS = {
     "recurrent": 2 * 6 * 4 * 16 + 3 * 2 * 2 * 4 * 16,  # 6 rows by [4, 16]; 3 steps of 2 rows by [4, 16]
     "parallel": 2 * 6 * 4 * 8,
     "convolution": 2 * 2 * (2 + 3 + 2) * 16,  # the first and the last position see 2 of 3
     "attention": 2 * 6 * 4 * (4 + 8 + 4) + 2 * (2 * 9 * 4) * 2,  # 9 pairs, 2 products of width 4, 2 sentences
+    "causal": 2 * 6 * 4 * (4 + 8 + 4) + 2 * (2 * 6 * 4) * 2,
     "restricted": 2 * 6 * 4 * (4 + 8 + 4) + 2 * (2 * 7 * 4) * 2,
 }
 # Each operation: inputs + weights + outputs; backward: 2 inputs + 2 weights + outputs.
@@ -32,19 +34,19 @@ BYTES = {
     "convolution": 24 + 48 + 24,
     "attention": (24 + 16 + 24) + (24 + 32 + 48) + (72 + 0 + 24) + (24 + 16 + 24),
 }
-BYTES["restricted"] = BYTES["attention"]
+BYTES["causal"] = BYTES["restricted"] = BYTES["attention"]
 BACKWARD = {
     "recurrent": (48 + 128 + 96) + 3 * (96 + 64 + 16) + 64,  # the weight gradient is written once, not at each step
     "parallel": (48 + 64 + 48) + (96 + 0 + 24),
     "convolution": 48 + 96 + 24,
     "attention": (48 + 32 + 24) + (48 + 64 + 48) + (144 + 0 + 24) + (48 + 32 + 24),
 }
-BACKWARD["restricted"] = BACKWARD["attention"]
+BACKWARD["causal"] = BACKWARD["restricted"] = BACKWARD["attention"]
 
 
 @pytest.mark.parametrize("name", TYPES)
 def test_every_layer_keeps_the_shape_and_the_type(name):
-    point = TINY[name]._replace(dtype="bfloat16")
+    point = TINY.get(name, Point(name, 2, 3, 4, 2))._replace(dtype="bfloat16")
     weights = layer_types.draw_weights(point)
     xs, lengths = jnp.zeros((2, 3, 4), jnp.bfloat16), jnp.full(2, 3)
     ys, (d_weights, d_xs) = jax.eval_shape(layer_speed.function(point, backward=True), weights, xs, lengths, xs)
@@ -52,7 +54,15 @@ def test_every_layer_keeps_the_shape_and_the_type(name):
     assert described([ys, d_xs]) == described([xs, xs]) and described(d_weights) == described(weights)
 
 
-@pytest.mark.parametrize("name", TYPES)
+def test_only_causal_attention_hides_what_comes_later():
+    weights = layer_types.draw_weights(TINY["causal"])
+    xs = jax.random.normal(jax.random.key(0), (2, 3, 4))
+    for name, hidden in (("causal", True), ("attention", False)):
+        first, other = (TYPES[name].apply(TINY[name], weights, x, jnp.full(2, 3)) for x in (xs, xs.at[:, 2].add(1.0)))
+        assert np.allclose(first[:, :2], other[:, :2], atol=1e-6) == hidden
+
+
+@pytest.mark.parametrize("name", TINY)
 def test_costs_counted_by_hand(name):
     assert layer_types.flops(TINY[name], backward=False) == FLOPS[name]
     assert layer_types.flops(TINY[name], backward=True) == 3 * FLOPS[name]
@@ -62,7 +72,7 @@ def test_costs_counted_by_hand(name):
     assert layer_types.bytes_moved(half, backward=False) == 2 * BYTES[name]
 
 
-@pytest.mark.parametrize("name", TYPES)
+@pytest.mark.parametrize("name", TINY)
 def test_costs_grow_as_in_table_1(name):
     """Where one term outweighs the others: long sequences of narrow vectors, or the reverse."""
     of_n, of_d = TYPES[name].exponents
@@ -71,7 +81,7 @@ def test_costs_grow_as_in_table_1(name):
     if name == "restricted":  # its projections are n d^2, which Table 1 omits
         at = lambda n, d, whole=at: whole(n, d) - 8 * n * d**2
     assert np.log2(at(2**14, 4) / at(2**13, 4)) == pytest.approx(of_n, abs=0.01)
-    long, wide = (2**14, 1) if name in ("attention", "restricted") else (16, 2**10)
+    long, wide = (2**14, 1) if name in ("attention", "causal", "restricted") else (16, 2**10)
     assert np.log2(at(long, 2 * wide) / at(long, wide)) == pytest.approx(of_d, abs=0.01)
 
 
@@ -108,7 +118,8 @@ def test_flops_are_those_of_xla_where_there_is_no_loop(name):
 
 
 def test_operations_that_follow_each_other():
-    assert [TYPES[name].sequential(1000) for name in TYPES] == [1000, 10, 1, 1, 1]
+    assert [TYPES[name].sequential(1000) for name in TINY] == [1000, 10, 1, 1, 1, 1]
+    assert [layer_types.sequential(point._replace(length=1000)) for point in TINY.values()] == [1000, 10, 1, 1, 1, 1]
     assert TYPES["parallel"].sequential(1) == 1
 
 
