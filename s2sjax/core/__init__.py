@@ -2,6 +2,7 @@
 
 attention/    scores, multi-head attention, windows, positions, the key-value cache, kernels
 recurrence/   cells, the scan over a padded sequence, regularization
+mixers/       recurrences that train in parallel: linear attention, the delta rule, Mamba-2, xLSTM
 nn/           convolution, normalization, dropout, pooling
 losses/       cross-entropy, sampled softmax, scheduled sampling, masked words
 search/       beam search, greedy search, sampling, constraints, continuous batching
@@ -11,5 +12,5 @@ backend/      what depends on the device: products, precision, sharding, remat
 """
 
 __all__ = [
-    "attention", "backend", "chains", "losses", "nn", "recurrence", "search", "signals", "special_tokens", "tables",
+    "attention", "backend", "chains", "losses", "mixers", "nn", "recurrence", "search", "signals", "special_tokens", "tables",
 ]  # fmt: skip

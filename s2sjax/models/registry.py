@@ -69,12 +69,9 @@ TENSOR_RULES: Table[type, Rules] = Table({
         (r"blocks/stack/(attention|cross)/output/kernel$", ("tensor", None)),
         (r"outer/kernel$", ("tensor", None)),
     ),
-    config.Hybrid: (
-        (r"(query|key_value|inner|gate)/(kernel|bias)$", ("tensor",)),
-        (r"(mixer|backward)/(query|key|value|gate)$", (None, "tensor")),
-        (r"(mixer|backward)/output$", ("tensor", None)),
-        (r"(attention|cross)/output/kernel$", ("tensor", None)),
-        (r"outer/kernel$", ("tensor", None)),
+    config.Hybrid: (  # a rule matches the feed-forward networks too: a side need not have every mixer
+        (r"((query|key_value|inner|gate)/(kernel|bias)|(mixer|backward)/(query|key|value|gate))$", ("tensor",)),
+        (r"((mixer|backward)/output|(attention|cross|outer)(/output)?/kernel)$", ("tensor", None)),
     ),
     config.RCTM: (*_CONVOLUTION_RULES, (r"decoder/cell/(input|state|context)$", (None, "tensor"))),
     config.ConvS2S: (
