@@ -149,7 +149,7 @@ MODELS: dict[str, config.ModelConfig] = {
     "hybrid-xlstm": config.Hybrid(**TINY_HYBRID, mixers=("mlstm", "slstm"), norm="post", tie="all"),
     "hybrid-griffin-retention": config.Hybrid(**TINY_HYBRID, mixers=("rg_lru", "retention"), positions="sinusoidal"),
     "hybrid-gla-linear": config.Hybrid(
-        **TINY_HYBRID, mixers=("gla", "delta"), decoder_mixers=("linear_attention",), short_convolution=1
+        **TINY_HYBRID, mixers=("gla", "delta"), decoder_mixers=("linear_attention", "delta"), short_convolution=1
     ),
     "pair-hybrid-luong": config.Pair(config.Hybrid(**TINY_HYBRID), config.Luong(**TINY)),
     "pair-bigru-hybrid": config.Pair(config.RNNsearch(**TINY), config.Hybrid(**TINY_HYBRID, mixers=("ssd",))),

@@ -12,5 +12,6 @@ backend/      what depends on the device: products, precision, sharding, remat
 """
 
 __all__ = [
-    "attention", "backend", "chains", "losses", "mixers", "nn", "recurrence", "search", "signals", "special_tokens", "tables",
+    "attention", "backend", "chains", "losses", "mixers", "nn", "recurrence", "search", "signals", "special_tokens",
+    "tables",
 ]  # fmt: skip

@@ -124,8 +124,8 @@ class Translation(SearchExperiment):
             )
             require(
                 side.takes_segments,
-                f"data.packing requires a model that keeps the examples of a row apart, such as Transformer, and "
-                f"{type(side).__name__} does not: unset it",
+                f"data.packing requires a model that keeps the examples of a row apart: a Transformer, or a Hybrid "
+                f"without local_attention; this {type(side).__name__} does not: unset it",
             )
         require(
             self.train.scheduled_sampling.schedule == "none",

@@ -176,21 +176,26 @@ def muon_matrices(params: Tree) -> Tree:
     """The matrix axes of each parameter for Muon, `reduction_axis` and `output_axis`, or None to use Adam.
 
     Adam updates vectors, embeddings, positions and the output layer (Jordan et al. 2024). A convolution [k, in, out] is
-    one matrix [k * in, out]; stacked layers [depth, in, out] are `depth` matrices.
+    one matrix [k * in, out]; stacked layers [depth, in, out] are `depth` matrices. The heads of a recurrence are
+    matrices, too; its short convolution is none, since it has a kernel for each feature.
     """
 
     def numbers(path, leaf):
-        dimensions = _dimensions(path, leaf)
-        if dimensions < 2 or re.search(TABLES, jax.tree_util.keystr(path, simple=True, separator="/")):
+        dimensions, name = _dimensions(path, leaf), path_of(path)
+        if dimensions < 2 or re.search(TABLES, name):
             return None
+        if re.search(OF_RECURRENCE, name):
+            dimensions = 2
         first = leaf.ndim - dimensions
         return optax.contrib.MuonDimensionNumbers(tuple(range(first, leaf.ndim - 1)), (leaf.ndim - 1,))
 
     return jax.tree_util.tree_map_with_path(numbers, params)
 
 
-TABLES = "(^|/)(table|relative|queries)$|^decoder/output/"
-"""paths of two-dimensional parameters whose rows are looked up or belong to words"""
+OF_RECURRENCE = "(^|/)(mixer|backward)/"
+"""paths of the parameters of s2sjax/core/mixers"""
+TABLES = f"(^|/)(table|relative|queries)$|^decoder/output/|{OF_RECURRENCE}.*convolution$"
+"""paths of two-dimensional parameters whose rows are looked up or belong to words, or whose columns stand alone"""
 
 
 def _dimensions(path: Any, leaf: Any) -> int:

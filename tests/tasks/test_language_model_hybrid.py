@@ -195,7 +195,7 @@ def test_each_option_changes_the_logits_or_the_parameters():
     ssd = config.replace(base, mixers=("ssd",))
     for model, field, value in [
         *((base, *pair) for pair in {
-            "mixers": ("ssd",), "short_convolution": 2, "feedforward": 4, "layers": 1, "normalization": "layer",
+            "mixers": ("ssd",), "short_convolution": 2, "feedforward": 4, "layers": 3, "normalization": "layer",
             "biases": True, "gated": False, "tie": False, "output_bias": False, "norm": "post", "heads": 4,
         }.items()),
         (ssd, "state_width", 3), (ssd, "expand", 3),
@@ -326,6 +326,7 @@ def test_it_learns_a_line_by_heart(tmp_path, one_device):
     "build, message",
     [
         (lambda: HybridLM(mixers=("ssd", "attention")), "model.mixers has attention, whose state would grow"),
+        (lambda: HybridLM(mixers=("ssd",) * 5), "model.mixers names 5 mixers for 4 layers: name fewer, or raise"),
         (lambda: HybridLM(mixers=()), "model.mixers is empty: name at least one"),
         (lambda: HybridLM(width=10, heads=4), "model.width 10 is not divisible by model.heads 4: try width 8"),
         (lambda: HybridLM(heads=0), "model.heads is 0: it must be at least 1"),

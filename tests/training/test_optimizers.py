@@ -158,6 +158,17 @@ def test_muon_makes_matrices_orthogonal_and_leaves_tables_and_vectors_to_adam():
     np.testing.assert_allclose(sizes, sizes[0, 0], rtol=1e-4)
 
 
+def test_muon_takes_the_heads_of_recurrences_apart_and_leaves_their_convolutions_to_adam():
+    layer = {
+        "recurrent": jnp.ones((2, 4, 16)), "input": jnp.ones((8, 8)), "query_convolution": jnp.ones((4, 8)),
+        "log_rate": jnp.ones(2),
+    }  # fmt: skip
+    numbers = optimizers.muon_matrices({"decoder": {"layer_0": {"mixer": layer}}})["decoder"]["layer_0"]["mixer"]
+    assert numbers["recurrent"] == optax.contrib.MuonDimensionNumbers((1,), (2,))
+    assert numbers["input"] == optax.contrib.MuonDimensionNumbers((0,), (1,))
+    assert numbers["query_convolution"] is None and numbers["log_rate"] is None
+
+
 @pytest.mark.parametrize("name", ["transformer-pre-learned", "luong", "convs2s"])
 def test_muon_takes_the_matrices_of_real_models(name):
     module, ids = models.build(zoo.MODELS[name], 7, 7), jnp.ones((2, 5), jnp.int32)

@@ -80,7 +80,11 @@ class Hybrid(Transformer):
     @property
     def used(self) -> set[str]:
         """The mixers that occur."""
-        return {*self.mixers, *self.decoder_mixers}
+        return set().union(*self.sides())
+
+    @property
+    def rotates(self) -> bool:
+        return super().rotates and not self.used.isdisjoint(ATTENTION)
 
     def attention_settings(self, kind: str) -> Transformer:
         """The settings of self-attention: `window` is for local_attention alone."""
@@ -105,14 +109,25 @@ class Hybrid(Transformer):
         return None
 
     def __post_init__(self):
-        super().__post_init__()
-        at_least(1, self, "model", "short_convolution", "state_width", "expand", "window")
+        at_least(1, self, "model", "heads", "short_convolution", "state_width", "expand", "window")
         require(len(self.mixers) > 0, "model.mixers is empty: name at least one, such as gated_delta")
+        require(
+            self.head_width == 0,
+            f"model.head_width {self.head_width}: the heads of a recurrence divide model.width; set it to 0",
+        )
         require(
             self.width % self.heads == 0,
             f"model.width {self.width} is not divisible by model.heads {self.heads}: the heads of a recurrence divide "
             f"it; try width {self.heads * max(1, round(self.width / self.heads))}",
         )
+        super().__post_init__()
+        of_decoder = "decoder_mixers" if self.decoder_mixers else "mixers"
+        for field, depth in (("mixers", "encoder_layers"), (of_decoder, "decoder_layers")):
+            names, layers = len(getattr(self, field)), getattr(self, depth)
+            require(
+                names <= layers,
+                f"model.{field} names {names} mixers for {layers} layers: name fewer, or raise model.{depth}",
+            )
         require(
             self.positions != "relative",
             "model.positions 'relative' is one table for all layers, which do not all have attention here: use rotary, "

@@ -85,6 +85,11 @@ class Transformer(ModelSettings):
         return self.heads * self.head_width if self.head_width else self.width
 
     @property
+    def rotates(self) -> bool:
+        """Whether attention rotates its queries and keys."""
+        return self.positions == "rotary"
+
+    @property
     def start_token(self) -> int:
         return {"sos": SOS, "pad": PAD, "eos": EOS}[self.decoder_start]
 
@@ -126,7 +131,7 @@ class Transformer(ModelSettings):
             f"head_width {self.head_width}" if self.head_width else f"width {self.width} / model.heads {self.heads}"
         )
         require(
-            self.positions != "rotary" or self.attention_width // self.heads % 2 == 0,
+            not self.rotates or self.attention_width // self.heads % 2 == 0,
             f"model.{of_head} must be even for rotary positions",
         )
         require(

@@ -7,6 +7,7 @@ and depend only on the distance between them.
 from typing import Literal
 
 import jax.numpy as jnp
+import numpy as np
 from jax import lax
 from jaxtyping import Array, Float, Int, Num
 
@@ -28,6 +29,20 @@ def sinusoidal(
     return jnp.concatenate([jnp.sin(angles), jnp.cos(angles)], axis=-1)
 
 
+def exact_sinusoidal(positions: Int[Array, "..."], width: int) -> Float[Array, "... {width}"]:
+    """`sinusoidal` for positions in texts of any length, where the product pos * rate has lost its digits.
+
+    The angle is the sum of those of the powers of two in the position, each reduced to one turn beforehand.
+    """
+    powers = np.arange(31)
+    rates = 10000.0 ** (-np.arange(0, width, 2) / width)
+    of_powers = np.float32(2.0 ** powers[:, None] * rates % (2 * np.pi))  # [31, width / 2], in float64 until here
+    bits = lax.broadcast_to_rank(jnp.array(powers), positions.ndim + 1)
+    bits = (positions[..., None] >> bits) & 1
+    angles = jnp.sum(bits[..., None] * lax.broadcast_to_rank(jnp.array(of_powers), positions.ndim + 2), axis=-2)
+    return jnp.concatenate([jnp.sin(angles), jnp.cos(angles)], axis=-1)
+
+
 def within(segments: Int[Array, "B T"]) -> Int[Array, "B T"]:
     """The position of each token in its segment, from segment numbers.
 
@@ -45,9 +60,14 @@ def rotate(x: Float[Array, "... D"], positions: Num[Array, "..."]) -> Float[Arra
     The product of rotated queries and keys depends only on their distance:
     rotate(q, t) . rotate(k, s) = rotate(q, t - s) . k. Example: D = 2, (1, 0) at pos -> (cos pos, sin pos).
     """
-    rank = max(x.ndim, positions.ndim + 1)
-    x, angles = (lax.broadcast_to_rank(each, rank) for each in (x, sinusoidal(positions, x.shape[-1])))
-    sin, cos = jnp.split(angles, 2, axis=-1)
+    return turn(x, sinusoidal(positions, x.shape[-1]))
+
+
+def turn(x: Float[Array, "... D"], sines: Float[Array, "... D"]) -> Float[Array, "... D"]:
+    """Rotates each pair (x_i, x_{i + D/2}) by the angle whose sine is sines_i, and whose cosine is sines_{i + D/2}."""
+    rank = max(x.ndim, sines.ndim)
+    x, sines = (lax.broadcast_to_rank(each, rank) for each in (x, sines))
+    sin, cos = jnp.split(sines, 2, axis=-1)
     left, right = jnp.split(x, 2, axis=-1)
     rotated = jnp.concatenate([left * cos - right * sin, left * sin + right * cos], axis=-1)
     return rotated.astype(x.dtype)

@@ -1,6 +1,7 @@
 """Parameters at lower precision, for decoding.
 
-bfloat16   every parameter rounded to 8 significant bits
+bfloat16   every parameter rounded to 8 significant bits, but the rates and biases of recurrences, which decide how
+           long they remember
 int8       each column of a matrix (each row of an embedding table) as integers q from -127 to 127 and one scale:
            w ~ q * scale, scale = max |w| / 127; the rounding error of an entry is at most half a scale
 """
@@ -66,11 +67,16 @@ def stored(params: Tree, precision: Precision) -> Tree:
     """Converts parameters to the given precision, for storage in memory."""
     match precision:
         case "bfloat16":
-            return jax.tree.map(lambda leaf: leaf.astype(jnp.bfloat16), params)
+            return jax.tree_util.tree_map_with_path(_rounded_to_bfloat16, params)
         case "int8":
             return jax.tree_util.tree_map_with_path(_quantised, params)
         case _:
             return params
+
+
+def _rounded_to_bfloat16(path: tuple, leaf: Array) -> Array:
+    of_recurrence = not {"mixer", "backward"}.isdisjoint(getattr(key, "key", "") for key in path)
+    return leaf if of_recurrence and leaf.ndim < 2 else leaf.astype(jnp.bfloat16)
 
 
 def restored(params: Tree) -> Tree:

@@ -40,12 +40,12 @@ def spread(key: Array, shape: tuple[int, ...], least: float, most: float) -> Arr
 
 
 def log_rates(key: Array, shape: tuple[int, ...]) -> Array:
-    """Logarithms of numbers from 1 to 16: rates of decay (Gu and Dao 2023)."""
+    """Logarithms of numbers from 1 to 16: rates of decay (Dao and Gu 2024)."""
     return jnp.log(jax.random.uniform(key, shape, minval=1.0, maxval=16.0))
 
 
 def inverse_softplus_of_times(key: Array, shape: tuple[int, ...]) -> Array:
-    """b with softplus(b) from 0.001 to 0.1, in equal steps of the logarithm: times between two positions."""
+    """b with softplus(b) from 0.001 to 0.1, uniform in the logarithm: times between two positions."""
     times = jnp.exp(jax.random.uniform(key, shape, minval=math.log(1e-3), maxval=math.log(0.1)))
     return times + jnp.log(-jnp.expm1(-times))
 

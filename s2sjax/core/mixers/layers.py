@@ -23,7 +23,7 @@ import jax.numpy as jnp
 from jax import lax, nn
 from jaxtyping import Array, Bool, Float, Int
 
-from s2sjax.core.attention.position_encodings import rotate
+from s2sjax.core.attention.position_encodings import exact_sinusoidal, turn
 from s2sjax.core.backend.matmul import at_least_float32, product
 from s2sjax.core.mixers import short_convolution
 from s2sjax.core.mixers.decayed import DECAYED, GATED
@@ -252,9 +252,9 @@ def _linear_attention_output(weights: Weights, sizes: Sizes, ys: Array, rest: No
 def _retention(weights: Weights, sizes: Sizes, xs: Array, context: Context):
     """Rotated queries and keys; head n has the decay 1 - 2^(-5 - n). Sun et al. 2023."""
     query, key, value = _projected(weights, sizes, xs)
-    turn = lambda x: rotate(x, context.position[..., None])
+    sines = exact_sinusoidal(context.position[..., None], query.shape[-1])
     log_decay = jnp.log1p(-(2.0 ** (-5.0 - jnp.arange(sizes.heads))))
-    inputs = {"query": turn(query), "key": turn(key), "value": value}
+    inputs = {"query": turn(query, sines), "key": turn(key, sines), "value": value}
     inputs["log_decay"] = _zeros_of_heads(value) + lax.broadcast_to_rank(log_decay, value.ndim - 1)
     return inputs, nn.swish(product(xs, weights["gate"]))
 
@@ -363,7 +363,7 @@ def _ssd_output(weights: Weights, sizes: Sizes, ys: Array, rest: tuple[Array, Ar
     value, gate = rest
     ys = ys + _vector(weights, "skip_scale", ys[..., 0])[..., None] * value
     gated = _merged(ys) * nn.swish(gate)
-    return product(rms_norm(gated, weights["norm_scale"].astype(jnp.float32)), weights["output"])
+    return product(rms_norm(gated, _exact(weights["norm_scale"])), weights["output"])
 
 
 def _ssd_weights(sizes: Sizes) -> dict[str, Weight]:

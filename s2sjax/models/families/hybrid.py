@@ -101,7 +101,7 @@ class HybridDecoderBlock(HybridEncoderBlock, DecoderBlock):
             mixed, state = self.attention.self_attention_step(h, joined, state, beam_index, position, None)
         else:
             rows = x.shape[:2]
-            y, state = self.mixer.step(h.reshape(-1, h.shape[-1]), _reshaped(state, 2, (-1,)))
+            y, state = self.mixer.step(h.reshape(-1, h.shape[-1]), _reshaped(state, 2, (rows[0] * rows[1],)))
             mixed, state = y.reshape(h.shape), _reshaped(state, 1, rows)
         x = self.around_attention.after(x, mixed, False)
         attended, alpha = self.cross.attend_step(self.around_cross.before(x), *source, mask)

@@ -193,11 +193,10 @@ class HybridLM:
 
     def blocks(self) -> Hybrid:
         """Settings of the blocks."""
-        positions = self.positions if "local_attention" in self.mixers else "none"
         return Hybrid(
             width=self.width, heads=self.heads, feedforward=self.feedforward, encoder_layers=self.layers,
             decoder_layers=self.layers, mixers=self.mixers, short_convolution=self.short_convolution,
-            state_width=self.state_width, expand=self.expand, window=self.window, positions=positions,
+            state_width=self.state_width, expand=self.expand, window=self.window, positions=self.positions,
             norm=self.norm, dropout=self.dropout, activation=self.activation, gated=self.gated,
             normalization=self.normalization, epsilon=self.epsilon, biases=self.biases,
             scale_embedding=self.scale_embedding,
@@ -215,6 +214,10 @@ class HybridLM:
             "attention" not in self.mixers,
             "model.mixers has attention, whose state would grow with the text: use local_attention, which sees "
             "model.window positions",
+        )
+        require(
+            len(self.mixers) <= self.layers,
+            f"model.mixers names {len(self.mixers)} mixers for {self.layers} layers: name fewer, or raise model.layers",
         )
         self.blocks()  # checks the rest
 

@@ -24,6 +24,15 @@ def test_position_zero():
     np.testing.assert_array_equal(sinusoidal(np.array(0), WIDTH), [0] * (WIDTH // 2) + [1] * (WIDTH // 2))
 
 
+def test_exact_positions_in_a_text_of_any_length():
+    at = np.array([0, 1, 511, 123_456, 30_000_001, 2**31 - 1])
+    rates = 10000.0 ** (-np.arange(0, WIDTH, 2) / WIDTH)
+    expected = np.concatenate([np.sin(at[:, None] * rates), np.cos(at[:, None] * rates)], axis=-1)
+    found = jax.jit(position_encodings.exact_sinusoidal, static_argnums=1)(at, WIDTH)
+    np.testing.assert_allclose(found, expected, atol=3e-5)
+    assert np.abs(np.asarray(sinusoidal(at, WIDTH)) - expected).max() > 0.1  # the product alone is far off
+
+
 def test_products_depend_on_the_distance_alone():
     """p(a) . p(b) = sum_i cos((a - b) rate_i), so a shift is one rotation, whatever the position."""
     with jax.enable_x64(True):

@@ -93,5 +93,9 @@ def test_bfloat16_rounds_and_trained_leaves_alone():
     rounded = stored(PARAMS, "bfloat16")["dense"]["kernel"]
     assert rounded.dtype == jnp.bfloat16
     np.testing.assert_allclose(rounded.astype(jnp.float32), PARAMS["dense"]["kernel"], rtol=2**-8)
+    layer = {"mixer": {"log_rate": jnp.ones(3), "query": jnp.ones((3, 3))}, "norm": {"scale": jnp.ones(3)}}
+    dtypes = jax.tree.map(lambda leaf: str(leaf.dtype), stored(layer, "bfloat16"))
+    kept = {"log_rate": "float32", "query": "bfloat16"}  # a decay near 1 has no exact bfloat16
+    assert dtypes == {"mixer": kept, "norm": {"scale": "bfloat16"}}
     assert stored(PARAMS, "trained") is PARAMS
     assert restored(stored(PARAMS, "float32"))["dense"]["kernel"] is PARAMS["dense"]["kernel"]

@@ -273,3 +273,15 @@ def test_a_drawn_layer_keeps_the_scale_of_its_input(name):
     xs = np.random.default_rng(0).normal(size=(2, 300, 32)).astype(np.float32)
     ys = jax.jit(lambda weights, xs: mixers.apply(MIXERS[name], sizes, weights, xs)[0])(weights, xs)
     assert 0.02 < np.std(ys) < 3
+
+
+def test_retention_depends_on_distances_however_long_the_text_is():
+    layer, sizes = MIXERS["retention"], mixers.Sizes(16, 2)
+    weights = mixers.draw(layer, sizes, jax.random.key(0))
+    xs = jax.random.normal(jax.random.key(1), (1, 8, 16))
+    start = mixers.start(layer, sizes, weights, 1, jnp.float32)
+    first, late = (
+        mixers.apply(layer, sizes, weights, xs, state=start._replace(position=jnp.array([position])))[0]
+        for position in (0, 30_000_000)
+    )
+    np.testing.assert_allclose(late, first, atol=1e-4)

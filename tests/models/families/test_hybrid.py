@@ -73,7 +73,8 @@ def test_the_decoding_state_has_constant_size(mixer):
 def test_only_attention_keeps_a_cache():
     short, long = (state_of(of("attention", decoder_layers=2), steps) for steps in (8, 4096))
     assert size(long) > 100 * size(short)
-    local = [size(state_of(of("ssd", "local_attention", decoder_layers=2, window=3), steps)) for steps in (4, 4096)]
+    model = of("ssd", "local_attention", encoder_layers=2, decoder_layers=2, window=3)
+    local = [size(state_of(model, steps)) for steps in (4, 4096)]
     assert local[0] == local[1]
 
 
@@ -86,7 +87,7 @@ def test_the_pattern_repeats_and_a_decoder_may_have_its_own():
 
 def test_directions_alternate_over_the_recurrences_of_an_encoder():
     """With attention between them, every second recurrence reads from the end."""
-    model = of("ssd", "attention", directions="alternate", encoder_layers=4)
+    model = of("ssd", "attention", directions="alternate", encoder_layers=4, decoder_layers=2)
     layers = zoo.Pure(model).params["params"]["encoder"]
     assert all("backward" not in layers[f"layer_{i}"] for i in range(4))
     both = zoo.Pure(config.replace(model, directions="both")).params["params"]["encoder"]
@@ -114,7 +115,17 @@ def test_local_attention_and_attention_see_what_they_say():
     [
         (dict(mixers=()), "model.mixers is empty"),
         (dict(mixers=("lstm",)), "Hybrid.mixers"),
-        (dict(width=30, heads=4, head_width=8), "is not divisible by model.heads"),
+        (
+            dict(width=30, heads=4),
+            "not divisible by model.heads 4: the heads of a recurrence divide it; try width 32",
+        ),
+        (dict(head_width=8), "model.head_width 8: the heads of a recurrence divide model.width; set it to 0"),
+        (dict(width=6, heads=2, mixers=("attention",)), "must be even for rotary positions"),
+        (
+            dict(mixers=("ssd", "gla"), encoder_layers=1),
+            "model.mixers names 2 mixers for 1 layers: name fewer",
+        ),
+        (dict(decoder_mixers=("ssd",) * 7), "model.decoder_mixers names 7 mixers for 6 layers"),
         (dict(positions="relative"), "model.positions 'relative'"),
         (dict(mixers=("retention",), width=6, heads=2, positions="none"), "must be even for retention"),
         (dict(adapter_rank=2), "low-rank adapters are for the Transformer"),
@@ -127,8 +138,13 @@ def test_bad_settings_are_refused_by_name(options, named):
         config.Hybrid(**options)
 
 
+def test_settings_concern_the_mixers_that_occur():
+    assert config.Hybrid(width=9, heads=3, mixers=("ssd",)).used == {"ssd"}  # 3 features a head: nothing rotates
+    assert config.Hybrid(mixers=("local_attention",), decoder_mixers=("ssd",)).used == {"local_attention", "ssd"}
+
+
 def test_bfloat16_keeps_the_states_in_float32():
-    pure = zoo.Pure(of("ssd", "mlstm", decoder_layers=2), dtype="bfloat16")
+    pure = zoo.Pure(of("ssd", "mlstm", encoder_layers=2, decoder_layers=2), dtype="bfloat16")
     source, _ = zoo.batch(np.random.default_rng(0))
     memory = pure.encode(pure.params, source)
     state = pure.init_state(pure.params, memory, 8)
