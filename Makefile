@@ -76,7 +76,7 @@ endef
 bench bench-gpu: SHELL := /bin/bash
 
 # Each claim one after the other; what is measured already is not measured again. See docs/claims.md.
-CLAIMS := length fibonacci gradients reversal beam units table1 cost alignment pretraining
+CLAIMS := length fibonacci gradients reversal beam units table1 cost alignment pretraining mixers
 SIZE ?= small
 claims: .venv/run
 	@for claim in $(CLAIMS); do $(BIN)/python experiments/claims/$$claim.py --size $(SIZE) || exit; done

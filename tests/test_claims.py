@@ -14,6 +14,7 @@ ROOT = Path(__file__).parents[1]
 FOLDER = ROOT / "experiments" / "claims"
 CLAIMS = (
     "length", "fibonacci", "gradients", "reversal", "beam", "units", "table1", "cost", "alignment", "pretraining",
+    "mixers",
 )  # fmt: skip
 FAST = ("fibonacci", "table1")
 VERDICTS = ("held", "held in part", "did not hold")
@@ -49,6 +50,7 @@ def run(claim, name, out):
     )
 
 
+@pytest.mark.timeout(1800)
 @pytest.mark.parametrize(
     "name", [pytest.param(n, marks=getattr(pytest.mark, "slow" if n in FAST else "exhaustive")) for n in CLAIMS]
 )

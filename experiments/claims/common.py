@@ -1,4 +1,4 @@
-"""Shared code of the ten claims: the command, stored work, verdicts, and results with their spread over seeds.
+"""Shared code of the eleven claims: the command, stored work, verdicts, and results with their spread over seeds.
 
 A claim is a file of this folder, run as
 

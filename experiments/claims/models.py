@@ -9,6 +9,7 @@ Models are trained in OUT/models/SIZE and shared by all claims.
 
 from __future__ import annotations
 
+import dataclasses
 import json
 from collections.abc import Callable, Mapping
 from functools import cache
@@ -19,7 +20,20 @@ import common
 import jax
 
 from s2sjax import config
-from s2sjax.config import ConvS2S, Data, Evaluate, RNNsearch, Search, Sutskever, Text, Train, Transformer, replace
+from s2sjax.config import (
+    ConvS2S,
+    Data,
+    Evaluate,
+    Hybrid,
+    Luong,
+    RNNsearch,
+    Search,
+    Sutskever,
+    Text,
+    Train,
+    Transformer,
+    replace,
+)
 from s2sjax.evaluate.metrics import MetricResult, score_by_length
 from s2sjax.runs.run import Run
 from s2sjax.tasks import Translation
@@ -94,6 +108,13 @@ def multi30k() -> config.InMemory:
 SIZES: dict[str, Callable[[], Translation]] = {"small": small, "full": full, "toy": toy}
 BOUNDS = {"small": (4, 6, 8, 10, 12), "full": (8, 11, 14, 18, 23), "toy": (3,)}
 """upper bounds of the buckets of source lengths, in letters or words"""
+
+
+def _mingru(width: int, layers: int, **options: Any) -> Luong:
+    """A minGRU encoder-decoder with attention. Its decoder reads no context, so that all positions run in parallel."""
+    return Luong(width=width, layers=layers, cell="mingru", bidirectional=True, input_feeding=False, **options)
+
+
 MODELS: dict[str, dict[str, Any]] = {
     "small": {
         "sutskever": Sutskever(width=72, embedding_size=32, layers=2, dropout=0.0),
@@ -103,6 +124,8 @@ MODELS: dict[str, dict[str, Any]] = {
         "convs2s": ConvS2S(
             embedding_size=56, encoder_layers=((56, 3),) * 3, decoder_layers=((56, 3),) * 3, max_length=64, dropout=0.0
         ),
+        "rnnsearch_equal": RNNsearch(width=84, embedding_size=32, dropout=0.0),
+        "mingru": _mingru(148, 2, embedding_size=32, dropout=0.0),
     },
     "full": {
         "sutskever": Sutskever(width=512, embedding_size=256, layers=2, dropout=0.3),
@@ -116,6 +139,8 @@ MODELS: dict[str, dict[str, Any]] = {
             max_length=256,
             dropout=0.3,
         ),
+        "rnnsearch_equal": RNNsearch(width=440, embedding_size=256, tie="all", dropout=0.3),
+        "mingru": _mingru(496, 3, embedding_size=496, tie="all", dropout=0.3),
     },
     "toy": {
         "sutskever": Sutskever(width=8, embedding_size=4, layers=1, dropout=0.0),
@@ -125,8 +150,45 @@ MODELS: dict[str, dict[str, Any]] = {
         "convs2s": ConvS2S(
             embedding_size=8, encoder_layers=((8, 3),), decoder_layers=((8, 3),), max_length=64, dropout=0.0
         ),
+        "rnnsearch_equal": RNNsearch(width=8, embedding_size=4, dropout=0.0),
+        "mingru": _mingru(8, 1, embedding_size=4, dropout=0.0),
     },
 }  # fmt: skip
+
+
+def recurrences(transformer: Transformer, feedforward: Mapping[str, int], **options: Any) -> dict[str, Hybrid]:
+    """The Transformer with other mixers in place of self-attention.
+
+    feedforward: width of the feed-forward networks for each model, which makes up for the weights of the mixers.
+    """
+    depth = transformer.encoder_layers
+    mixers = {
+        "gated_delta": ("gated_delta",),
+        "ssd": ("ssd",),
+        "gla": ("gla",),
+        "mlstm": ("mlstm",),
+        "griffin": ("rg_lru", "rg_lru", "local_attention") if depth > 2 else ("rg_lru", "local_attention"),
+        "delta_attention": ("gated_delta", "attention"),
+    }
+    same = {field.name: getattr(transformer, field.name) for field in dataclasses.fields(Transformer)}
+    return {
+        name: Hybrid(**same | {"feedforward": feedforward[name], "mixers": pattern[:depth], "expand": 1} | options)
+        for name, pattern in mixers.items()
+    }
+
+
+FEEDFORWARD = {
+    "small": {"gated_delta": 112, "ssd": 180, "gla": 152, "mlstm": 120, "griffin": 204, "delta_attention": 168},
+    "full": {"gated_delta": 560, "ssd": 856, "gla": 752, "mlstm": 568, "griffin": 912, "delta_attention": 720},
+    "toy": dict.fromkeys(("gated_delta", "ssd", "gla", "mlstm", "griffin", "delta_attention"), 4),
+}
+"""widths with which the models of `recurrences` have as many weights as the Transformer"""
+for _size, _options in {
+    "small": {"state_width": 16, "window": 4},
+    "full": {"state_width": 64, "window": 8},
+    "toy": {"state_width": 4, "window": 2},
+}.items():
+    MODELS[_size] |= recurrences(MODELS[_size]["transformer"], FEEDFORWARD[_size], **_options)
 TIMED = ("transformer", "rnnsearch", "convs2s")
 """models whose times cost.py compares: their seeds are trained one after the other"""
 SEEDS = {"small": 3, "full": 3, "toy": 2}
@@ -136,6 +198,14 @@ TITLES = {
     "rnnsearch": "RNNsearch",
     "transformer": "Transformer",
     "convs2s": "ConvS2S",
+    "rnnsearch_equal": "RNNsearch",
+    "mingru": "minGRU with attention",
+    "gated_delta": "Gated DeltaNet",
+    "ssd": "Mamba-2",
+    "gla": "GLA",
+    "mlstm": "mLSTM",
+    "griffin": "RG-LRU + local attention",
+    "delta_attention": "Gated DeltaNet + attention",
 }
 
 
@@ -195,12 +265,18 @@ def metric(data: Mapping[str, Any]) -> str:
     return data["label"].removesuffix(", %")
 
 
-def all_seeds(study: common.Study, name: str) -> list[Trained]:
-    """A model of MODELS with several seeds, trained once for all claims."""
+def all_seeds(study: common.Study, name: str, seeds: int | None = None) -> list[Trained]:
+    """A model of MODELS with several seeds, trained once for all claims.
+
+    seeds: number of seeds, by default that of SEEDS; models with another number have a folder of their own.
+    """
+    usual = SEEDS[study.size]
+    seeds = seeds or usual
+    folder = name if seeds == usual else f"{name}-{seeds}-seeds"
     e = replace(SIZES[study.size](), name=name, model=MODELS[study.size][name])
-    alone = {"at_once": 1} if name in TIMED else {}
-    found = study.sweep(name, e, {"seed": range(SEEDS[study.size])}, _trained, shared=True, **alone)
-    return [Trained(study.place(name, shared=True) / member, *value) for member, value in found.items()]
+    alone = {"at_once": 1} if name in TIMED and seeds == usual else {}
+    found = study.sweep(folder, e, {"seed": range(seeds)}, _trained, shared=True, **alone)
+    return [Trained(study.place(folder, shared=True) / member, *value) for member, value in found.items()]
 
 
 def _trained(run: Run) -> list[Any]:

@@ -55,7 +55,7 @@ def _elements(state: VectorState, inputs: Inputs, starts: Array) -> tuple[Array,
 def _chunks(state: VectorState, inputs: Inputs, sight: Sight) -> tuple[VectorState, Array]:
     decay, value = jnp.exp(inputs["log_decay"]), inputs["value"]  # [B, M, C, H]
     first = jnp.concatenate([sight.before[..., :1], jnp.diagonal(sight.pairs, -1, -2, -1)], axis=-1)  # [B, M, C]
-    decay = jnp.where(first[..., None], decay, 0)  # a position that does not see the one before starts anew
+    decay = jnp.where(first[..., None], decay, 0)  # a position that does not see the one before starts from zero
     factors, terms = lax.associative_scan(_combine, (decay, value), axis=2)
 
     def one(state, now):
