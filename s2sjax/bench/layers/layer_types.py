@@ -11,7 +11,7 @@ K key width of a head.
     causal           the same, up to the own position                 8 B n d^2 + 4 B w d        n^2 d      1
     restricted       the same, r positions to either side             8 B n d^2 + 4 B w d        r n d      1
     of core/mixers/  chunks of C positions, then a scan over them     see mixer_types.py         -          n / C
-      rg_lru         log2 C rounds within chunks, then the scan                                  -          n / C
+      rg_lru         chunks side by side, twice, and the scan between                            -          n / C + 2 C
       slstm          by `lax.scan`                                                               -          n
 
 w counts the pairs of positions that see each other: about k n, n^2 / 2 and (2r + 1) n, fewer at the ends (`seen`). The
@@ -70,7 +70,7 @@ def bytes_moved(point: Point, backward: bool) -> float:
 def sequential(point: Point) -> int:
     """The number of operations that follow each other."""
     kind = TYPES[point.layer]
-    return kind.sequential(point.length, mixer_types.at_once(point)) if kind.forms else kind.sequential(point.length)
+    return mixer_types.sequential(point) if kind.forms else kind.sequential(point.length)
 
 
 def draw_weights(point: Point) -> dict[str, np.ndarray]:

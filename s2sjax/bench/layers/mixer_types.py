@@ -21,13 +21,14 @@ Linear attention and the mLSTM normalize by a value of 1, which is one column mo
 
     form               recurrence                        FLOPs
     chunked            sums of outer products            2 B n (C G K + C H V + 2 H K V)
-                       delta rule                        2 B n H (3 C K + 2 C V + 3 K V) + B M H 2 (C^3 - C) / 3
+                       delta rule                        2 B n H (3 C K + 2 C V + 3 K V + K^2) + 2 B M H K^2 V
+                                                         + B M H 2 (C^3 - C) / 3
     scan               sums of outer products            2 B n (2 H K V)
                        delta rule                        2 B n (3 H K V)
                        slstm                             8 B n d D
 
 Chunks multiply whole squares C x C, half of which is then masked. In gla, the product of queries and keys leaves out
-blocks of 16 positions above the diagonal. The second term of the delta rule is the triangular inverse. The update k v^T
+blocks of 16 positions above the diagonal. The last term of the delta rule is the triangular inverse. The update k v^T
 of a scan counts like a product. Convolutions and rg_lru have no products.
 
 Bytes are those of two kernels: one writes the state before each chunk, the other reads them, and what the positions of
@@ -102,9 +103,11 @@ def chunk_of(point: Point) -> int | None:
     return min(point.chunk or device.chunk_length(), point.length) if form_of(point) == "chunked" else None
 
 
-def at_once(point: Point) -> int:
-    """The number of positions that are computed at once: all in an associative scan, one in a scan."""
-    return chunk_of(point) or (point.length if form_of(point) == "associative" else 1)
+def sequential(point: Point) -> int:
+    """The number of operations that follow each other."""
+    if form_of(point) == "associative":
+        return max(1, math.ceil(math.log2(point.length)))
+    return TYPES[point.layer].sequential(point.length, chunk_of(point) or 1)
 
 
 # -------------------------------------------------------------------------------------- recurrences
@@ -144,7 +147,8 @@ def _delta(point: Point, h: Heads) -> list[Operation]:
             tokens * (h.keys + h.values),
         ),
         Operation(
-            2 * tokens * size * (h.keys + h.values) + 6 * tokens * h.state,
+            2 * tokens * size * (h.keys + h.values) + 2 * (3 * tokens + chunks * h.key) * h.state
+            + 2 * tokens * h.keys * h.key,
             tokens * (3 * h.keys + h.values + h.gates) + states, 0, tokens * h.values + states,
         ),
     ]  # fmt: skip
@@ -265,16 +269,15 @@ def _in_chunks(n: int, chunk: int = 1) -> int:
     return -(-n // chunk)
 
 
-def _in_rounds(n: int, chunk: int = 1) -> int:
-    """log2 C rounds within all chunks, and a step for each chunk if there are several."""
-    chunks = -(-n // chunk)
-    return max(1, math.ceil(math.log2(chunk)) + (chunks if chunks > 1 else 0))
+def _side_by_side(n: int, chunk: int = 1) -> int:
+    """C steps of all chunks, a step for each chunk, and C steps again; a scan has no chunks."""
+    return n if chunk == 1 else 2 * chunk + _in_chunks(n, chunk)
 
 
 _of_matrices = _type("n d (C + K)", MATRIX, _in_chunks)
 TYPES = {
     **dict.fromkeys(("linear_attention", "retention", "gla", "delta", "gated_delta", "ssd"), _of_matrices),
-    "rg_lru": _type("n d", VECTOR, _in_rounds),
+    "rg_lru": _type("n d", VECTOR, _side_by_side),
     "mlstm": _of_matrices,
     "slstm": _type("n d D", SCAN, _in_chunks),
 }

@@ -13,15 +13,24 @@ Within a chunk, the errors u_i depend on those before them. With b_t as in decay
 whose inverse depends on no state, and is computed for all chunks at once (Yang et al. 2024, "Parallelizing linear
 transformers with the delta rule").
 
-Letters: B batch, M chunks, C positions of a chunk, N heads, K key width, V value width.
+Letters: M chunks, B batch, C positions of a chunk, N heads, K key width, V value width.
 """
 
 import jax
 import jax.numpy as jnp
-from jax import lax
 from jaxtyping import Array, Float
 
-from s2sjax.core.mixers.decayed import MatrixState, bounded, decay_between, einsum, matrix_start, read_and_write
+from s2sjax.core.mixers.chunks import (
+    MatrixState,
+    attend,
+    carried,
+    differences,
+    einsum,
+    exponentials,
+    heads_first,
+    positions_first,
+)
+from s2sjax.core.mixers.decayed import bounded, matrix_start, read_and_write
 from s2sjax.core.mixers.forms import Inputs, Recurrence, Sight
 
 
@@ -35,34 +44,28 @@ def _step(state: MatrixState, inputs: Inputs) -> tuple[MatrixState, Array]:
 
 
 def _chunks(state: MatrixState, inputs: Inputs, sight: Sight) -> tuple[MatrixState, Array]:
-    query, key, value = inputs["query"], inputs["key"], inputs["value"]
+    query, key, value = (heads_first(inputs[name]) for name in ("query", "key", "value"))
     dtype, exact = value.dtype, state.dtype
-    beta = inputs["beta"].astype(exact)[..., None]  # [B, M, C, N, 1]
-    b = jnp.cumsum(bounded(inputs["log_decay"], exact), axis=2)  # [B, M, C, N]
-    decay = decay_between(b, sight)  # [B, M, N, C, C]
-    overlap = jnp.moveaxis(beta, 2, 3) * decay * einsum("bmink,bmjnk->bmnij", key, key)
+    beta = heads_first(inputs["beta"].astype(exact))[..., None]  # [M, B, N, C, 1]
+    b = jnp.cumsum(bounded(heads_first(inputs["log_decay"]), exact), axis=3)  # [M, B, N, C]
+    written = (beta * key).astype(dtype)
+    overlap = exponentials(differences(b), sight.pairs) * einsum("mbnik,mbnjk->mbnij", written, key)
     solve = unit_triangular_inverse(overlap).astype(dtype)
-    from_start = jnp.where(sight.before[..., None], jnp.exp(b), 0)[..., None]  # [B, M, C, N, 1]
-    of_values = einsum("bmnij,bmjnv->bminv", solve, (beta * value).astype(dtype))
-    of_state = einsum("bmnij,bmjnk->bmink", solve, (beta * from_start * key).astype(dtype)).astype(dtype)
+    from_start = jnp.where(sight.before[:, :, None], jnp.exp(b), 0)[..., None]  # [M, B, N, C, 1]
+    of_values = einsum("mbnij,mbnjv->mbniv", solve, (beta * value).astype(dtype))
+    of_state = jnp.einsum("mbnij,mbnjk->mbnik", solve, (from_start * written).astype(dtype))
 
-    weights = (decay * einsum("bmink,bmjnk->bmnij", query, key)).astype(dtype)
-    to_end = jnp.where(sight.after[..., None], jnp.exp(b[:, :, -1:] - b), 0)[..., None]
-    through = jnp.where(sight.through[..., None], jnp.exp(b[:, :, -1]), 0)[..., None, None]
+    # The errors are of_values - of_state S. A state takes up their products with the keys.
+    to_end = jnp.where(sight.after[:, :, None], jnp.exp(b[..., -1:] - b), 0)[..., None]
+    late = (key * to_end).astype(dtype)
+    update = jnp.einsum("mbnjk,mbnjv->mbnkv", late, of_values.astype(dtype))
+    erase = jnp.einsum("mbnjk,mbnjl->mbnkl", late, of_state)
+    through = jnp.where(sight.through[:, :, None], jnp.exp(b[..., -1]), 0)[..., None]
+    states, last = carried(state, through, update, erase)
 
-    def one(state, now):
-        of_values, of_state, query, weights, key, through = now
-        narrow = state.astype(dtype)
-        error = (of_values - einsum("bink,bnkv->binv", of_state, narrow)).astype(dtype)
-        y = einsum("bink,bnkv->binv", query, narrow) + einsum("bnij,bjnv->binv", weights, error)
-        return through * state + einsum("bjnk,bjnv->bnkv", key, error), y.astype(dtype)
-
-    parts = (
-        of_values, of_state, (query * from_start).astype(dtype), weights, (key * to_end).astype(dtype),
-        jnp.broadcast_to(through, (*b.shape[:2], *through.shape[2:])),
-    )  # fmt: skip
-    last, ys = lax.scan(one, state, tuple(jnp.moveaxis(part, 1, 0) for part in parts))
-    return last, jnp.moveaxis(ys, 0, 1)
+    error = (of_values - einsum("mbnik,mbnkv->mbniv", of_state, states)).astype(dtype)
+    past = einsum("mbnik,mbnkv->mbniv", query, states)
+    return last, positions_first((attend(query, key, error, b, -b, sight.pairs) + past * from_start).astype(dtype))
 
 
 @jax.custom_jvp

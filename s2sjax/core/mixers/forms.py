@@ -31,10 +31,10 @@ FORMS = get_args(Form)
 class Sight(NamedTuple):
     """What the positions of each chunk see, if a row holds several segments. All True for one segment, but causal."""
 
-    pairs: Bool[Array, "#B #M C C"]  # position i sees position j, j <= i
-    before: Bool[Array, "#B #M C"]  # it sees the state before the chunk
-    after: Bool[Array, "#B #M C"]  # it contributes to the state after the chunk
-    through: Bool[Array, "#B #M"]  # the state before the chunk is part of the state after it
+    pairs: Bool[Array, "#M #B C C"]  # position i sees position j, j <= i
+    before: Bool[Array, "#M #B C"]  # it sees the state before the chunk
+    after: Bool[Array, "#M #B C"]  # it contributes to the state after the chunk
+    through: Bool[Array, "#M #B"]  # the state before the chunk is part of the state after it
 
 
 class Recurrence(NamedTuple):
@@ -157,17 +157,18 @@ def _chunked(recurrence: Recurrence, inputs: Inputs, segments: Array | None, sta
     parts = {name: cut(x, recurrence.neutral.get(name, 0)) for name, x in inputs.items()}
     if segments is not None:  # the added positions belong to the last segment, whose state they leave unchanged
         segments = jnp.pad(segments, ((0, 0), (0, padding)), mode="edge").reshape(len(segments), -1, size)
+        segments = jnp.swapaxes(segments, 0, 1)
     state, ys = recurrence.chunks(state, parts, _sight(size, segments))
     return state, ys.reshape(len(ys), -1, *ys.shape[3:])[:, :length]
 
 
-def _sight(size: int, segments: Int[Array, "B M C"] | None) -> Sight:
+def _sight(size: int, segments: Int[Array, "M B C"] | None) -> Sight:
     causal = jnp.tri(size, dtype=bool)[None, None]
     if segments is None:
         every = jnp.ones((1, 1, size), bool)
         return Sight(causal, every, every, every[..., 0])
     last = segments[:, :, -1]
-    previous = jnp.concatenate([segments[:, :1, 0], last[:, :-1]], axis=1)  # [B, M] segment of the state before
+    previous = jnp.concatenate([segments[:1, :, 0], last[:-1]], axis=0)  # [M, B] segment of the state before
     return Sight(
         causal & (segments[..., :, None] == segments[..., None, :]),
         segments == previous[..., None],

@@ -8,7 +8,7 @@ largest logarithm of any factor in them, and the 1 becomes exp(-m_t). n is the l
 Within a chunk, with b_t = log f_1 + .. + log f_t, position j has the factor exp(b_i - b_j + log i_j) in y_i, and m_i is
 the largest of these exponents and of b_i + m_0.
 
-Letters: B batch, M chunks, C positions of a chunk, N heads, K key width, V value width.
+Letters: M chunks, B batch, C positions of a chunk, N heads, K key width, V value width.
 """
 
 from typing import NamedTuple
@@ -18,7 +18,8 @@ from jax import lax
 from jaxtyping import Array, Float
 
 from s2sjax.core.backend import device
-from s2sjax.core.mixers.decayed import einsum, matrix_start, read_and_write
+from s2sjax.core.mixers.chunks import attend, carried, einsum, heads_first, positions_first
+from s2sjax.core.mixers.decayed import matrix_start, read_and_write
 from s2sjax.core.mixers.forms import Inputs, Recurrence, Sight
 
 NEVER = -1e30
@@ -60,39 +61,34 @@ def _step(state: StabilizedState, inputs: Inputs) -> tuple[StabilizedState, Arra
 
 
 def _chunks(state: StabilizedState, inputs: Inputs, sight: Sight) -> tuple[StabilizedState, Array]:
-    query, key, value = inputs["query"], inputs["key"], _with_one(inputs["value"])
-    dtype, exact = value.dtype, state.m.dtype
-    b = jnp.cumsum(inputs["log_forget"].astype(exact), axis=2)  # [B, M, C, N]
-    source = inputs["log_input"].astype(exact) - b  # of position j, without b_i
+    query, key, value = (heads_first(inputs[name]) for name in ("query", "key", "value"))
+    value, dtype, exact = _with_one(value), value.dtype, state.m.dtype
+    b = jnp.cumsum(heads_first(inputs["log_forget"].astype(exact)), axis=3)  # [M, B, N, C]
+    source = heads_first(inputs["log_input"].astype(exact)) - b  # of position j, without b_i
 
     # The states between chunks, each divided by the exponential of its m.
-    end = b[:, :, -1]  # [B, M, N]
-    exponent = jnp.where(sight.after[..., None], end[:, :, None] + source, NEVER)
-    largest = exponent.max(2)  # [B, M, N]
-    written = jnp.where(sight.after[..., None], jnp.exp(exponent - largest[:, :, None]), 0)
-    update = einsum("bmjnk,bmjnv->bmnkv", key, (value * written[..., None]).astype(dtype))
+    end = jnp.where(sight.through[:, :, None], b[..., -1], NEVER)  # [M, B, N]
+    exponent = jnp.where(sight.after[:, :, None], b[..., -1:] + source, NEVER)
+    largest = exponent.max(-1)  # [M, B, N]
 
-    def one(state: StabilizedState, now):
-        end, largest, update = now
-        m = jnp.maximum(end + state.m, largest)
-        kept, added = (jnp.exp(part - m)[..., None, None] for part in (end + state.m, largest))
-        return StabilizedState(kept * state.matrix + added * update, m), state
+    def one(m, now):
+        end, largest = now
+        return jnp.maximum(end + m, largest), m
 
-    through = jnp.where(sight.through[..., None], end, NEVER)
-    moved = tuple(jnp.moveaxis(part, 1, 0) for part in (through, largest, update))
-    last, states = lax.scan(one, state, moved, unroll=device.scan_unroll())
-    states = StabilizedState(*(jnp.moveaxis(part, 0, 1) for part in states))
+    last_m, m = lax.scan(one, state.m, (end, largest), unroll=device.scan_unroll())
+    after = jnp.concatenate([m[1:], last_m[None]])
+    written = jnp.where(sight.after[:, :, None], jnp.exp(exponent - after[..., None]), 0)[..., None]
+    update = jnp.einsum("mbnjk,mbnjv->mbnkv", key, (value * written).astype(dtype))
+    matrices, last = carried(state.matrix, jnp.exp(end + m - after)[..., None], update)
 
     # Each position: the exponents of what it sees, and their largest.
-    place = lambda x: jnp.moveaxis(x, 2, 3)  # [B, M, C, N] -> [B, M, N, C]
-    exponents = jnp.where(sight.pairs[:, :, None], place(b)[..., None] + place(source)[..., None, :], NEVER)
-    past = jnp.where(sight.before[..., None], b + states.m[:, :, None], NEVER)  # [B, M, C, N]
-    m = jnp.maximum(jnp.moveaxis(exponents.max(-1), 3, 2), past)
-    factors = jnp.where(sight.pairs[:, :, None], jnp.exp(exponents - place(m)[..., None]), 0)
-    weights = (factors * einsum("bmink,bmjnk->bmnij", query, key)).astype(dtype)
-    read = einsum("bmnij,bmjnv->bminv", weights, value)
-    of_state = einsum("bmink,bmnkv->bminv", query, states.matrix.astype(dtype))
-    return last, _normalized(read + jnp.exp(past - m)[..., None] * of_state, m).astype(dtype)
+    exponents = jnp.where(sight.pairs[:, :, None], b[..., :, None] + source[..., None, :], NEVER)
+    past = jnp.where(sight.before[:, :, None], b + m[..., None], NEVER)  # [M, B, N, C]
+    m = jnp.maximum(exponents.max(-1), past)
+    own = attend(query, key, value, b - m, source, sight.pairs)
+    of_state = einsum("mbnik,mbnkv->mbniv", query, matrices)
+    read = _normalized(own + jnp.exp(past - m)[..., None] * of_state, m).astype(dtype)
+    return StabilizedState(last, last_m), positions_first(read)
 
 
 MLSTM = Recurrence(_start, _step, {"key": 0, "log_forget": 0, "log_input": NEVER}, _chunks)
