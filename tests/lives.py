@@ -106,7 +106,7 @@ def run_out_of_space(mouth: Connection, folder: Path) -> None:
                 resource.setrlimit(resource.RLIMIT_FSIZE, (50_000, 50_000))
             yield batch, {"x": np.float32(0)}
 
-    log = run_log.Log(folder, train.steps, train.log_every, tensorboard=False)
+    log = run_log.Log(folder, train.steps, train.log_every)
     step = train_state.make_train_step(loss, optimizer, train, seed=0)
     options = dict(template=jax.eval_shape(init), init=init, train=train, checkpoints=checkpoints, log=log)
     with contextlib.redirect_stdout(io.StringIO()):

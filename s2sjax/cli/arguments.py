@@ -129,6 +129,17 @@ def _part(text: str) -> tuple[int, int]:
     return int(number), int(count)
 
 
+def _span(text: str) -> tuple[int, int]:
+    first, _, last = text.partition(":")
+    if not first.isdecimal() or not last.isdecimal():
+        raise argparse.ArgumentTypeError(f"{text!r} is not a range of steps: write 100:110 for the steps 100 to 110")
+    return int(first), int(last)
+
+
+def _loggers(text: str) -> tuple[str, ...]:
+    return () if text == "none" else _names(text)
+
+
 def _names(text: str) -> tuple[str, ...]:
     return tuple(dict.fromkeys(part.strip() for part in text.split(",")))
 
@@ -163,6 +174,10 @@ AVERAGE = option(
     "--average K", "use the mean of the newest K checkpoints (train.max_to_keep are kept) instead of the best one",
     type=_count, default=0,
 )  # fmt: skip
+LOG = option(
+    "--log NAMES", "where the numbers of metrics.jsonl also go, separated by commas: tensorboard, wandb, mlflow; or "
+    "none (train.loggers; default: tensorboard)", type=_loggers,
+)  # fmt: skip
 DISTRIBUTED = flag("--distributed", "run as one process of several, one on each host: see docs/pod.md")
 MODEL = option("--model NAME", "use a named model instead of that of FILE: see s2sjax models")
 TAG = option("--tag TAG", "for a model trained on a tagged mixture: the tag of lines that have none, such as '<2de>'")
@@ -177,6 +192,9 @@ COMMANDS = (
         flag("--init-assets", "with --init, also take its vocabularies, instead of learning new ones"),
         flag("--no-test", "do not read the test split; evaluate dev after training instead (evaluate.test False)"),
         flag("--accept-code", "continue a run whose code has changed since it was trained, and store the new code"),
+        LOG,
+        option("--profile A:B", "trace the steps A to B, for Perfetto and XProf, and write the trace to RUN/profile",
+               type=_span),
         flag("--debug", "only train three steps, without jit and with NaN checks that name the layer; write nothing"),
         DISTRIBUTED, TRUST,
     ), "FILE"),
@@ -199,7 +217,7 @@ COMMANDS = (
         flag("--init-assets", "with --init, also take its vocabularies, instead of learning new ones"),
         flag("--no-test", "do not read the test split; evaluate dev after training instead (evaluate.test False)"),
         flag("--accept-code", "continue runs whose code has changed since they were trained, and store the new code"),
-        TRUST,
+        LOG, TRUST,
     ), "FILE", SWEEP_EPILOG),
     Command("prepare", commands.prepare, "convert the text of an experiment to ids once, so that training only reads "
             "them", (

@@ -10,6 +10,7 @@ import contextlib
 import dataclasses
 import os
 import sys
+import time
 from collections.abc import Iterable, Iterator, Sequence
 from functools import partial
 from pathlib import Path
@@ -26,6 +27,7 @@ LAUNCH = "s2sjax launch -p 2 -d 4 -- train experiments/reverse.py"
 
 
 def train(options: argparse.Namespace, fields: list[str]) -> None:
+    began = time.perf_counter()  # nothing slow has been imported yet
     with ends_at_sigterm():
         from s2sjax.runs import run
         from s2sjax.training.preemption import Interrupted
@@ -37,7 +39,7 @@ def train(options: argparse.Namespace, fields: list[str]) -> None:
         try:
             trained, result = run.train(
                 experiment, options.out or Path("runs") / experiment.name, options.subject, options.init,
-                options.init_assets, options.accept_code,
+                options.init_assets, options.accept_code, options.profile, began,
             )  # fmt: skip
         except Interrupted:
             leave(130)
@@ -47,6 +49,8 @@ def train(options: argparse.Namespace, fields: list[str]) -> None:
         if trained.task.default_split:
             written.append(run.evaluate(trained, report=_print_now).path)
         written += run.show(trained)
+        if options.profile and (trained.folder / "profile").is_dir():
+            written.append(trained.folder / "profile")
         print("wrote " + ", ".join(str(path) for path in written))
         return None
 
@@ -270,7 +274,7 @@ def doctor(options: argparse.Namespace, fields: list[str]) -> None:
 def _debug(options: argparse.Namespace, experiment: Any) -> None:
     from s2sjax.runs.debugging import debug
 
-    for name in ("out", "init", "init_assets", "accept_code", "distributed"):
+    for name in ("out", "init", "init_assets", "accept_code", "log", "profile", "distributed"):
         if getattr(options, name):
             option = name.replace("_", "-")
             raise UserError(f"--debug trains new parameters on one device and writes nothing: leave out --{option}")
@@ -307,6 +311,8 @@ def read_experiment(options: argparse.Namespace, fields: list[str]) -> Any:
         changed["model"] = models.NAMED[name].config
     with tables.within(experiment_file.space_of_file(options.subject)):  # names may refer to rows of the file
         experiment = override(options, experiment, fields, changed)
+    if (loggers := getattr(options, "log", None)) is not None:
+        experiment = config.replace(experiment, train=config.replace(experiment.train, loggers=loggers))
     if getattr(options, "no_test", False):
         if not hasattr(experiment.evaluate, "test"):
             kind = type(experiment.evaluate).__name__

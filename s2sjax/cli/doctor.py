@@ -26,6 +26,8 @@ EXTRAS = {
     "frames": "frames and Parquet files",
     "datasets": "Hugging Face datasets",
     "pretrained": "models of Hugging Face",
+    "wandb": "train --log wandb",
+    "mlflow": "train --log mlflow",
     "notebooks": "executing the notebooks",
     "docs": "building the site, make docs",
     "dev": "tests and linters",

@@ -144,6 +144,8 @@ class Train:
 
     log_every: int = 50
     """steps between lines of metrics.jsonl"""
+    loggers: tuple[str, ...] = ("tensorboard",)
+    """where the numbers of metrics.jsonl also go: tensorboard, wandb, mlflow; see s2sjax/training/loggers.py"""
     evaluate_every: int = 1000
     """steps between evaluations on dev; 0 for none"""
     save_every: int = 1000

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from datetime import UTC, datetime
 from statistics import median
 from typing import Any, NamedTuple
@@ -20,7 +20,8 @@ from s2sjax.runs import comparison, evaluations, folder
 from s2sjax.runs.evaluations import Evaluation
 from s2sjax.runs.run import Run
 from s2sjax.tasks.vocabulary_transfer import source_vocabulary
-from s2sjax.training.run_log import METRICS
+from s2sjax.training import goodput
+from s2sjax.training.run_log import METRICS, NOTHING
 from s2sjax.version import __version__
 
 MOST_POINTS = 600
@@ -83,7 +84,7 @@ def _run(subject: Subject) -> dict[str, Any]:
             {"panel": panel, "dev": of_dev, "points": thinned(points)}
             for panel, of_dev, points in logged_metrics.curves(logged)
         ],
-        "speed": speed(logged),
+        "speed": speed(logged, goodput.read(run.folder)),
     }
 
 
@@ -105,19 +106,33 @@ def thinned(points: Sequence[Sequence[float]], most: int = MOST_POINTS) -> list[
 
 SPEED: dict[str, tuple[str, Callable[[list[float]], str]]] = {
     "tokens_per_second": ("training speed (median)", lambda rates: f"{median(rates):,.0f} tokens/s"),
-    "seconds": ("time of training steps", lambda each: duration(sum(each))),
-    "compile_seconds": ("time of compilation", lambda each: duration(sum(each))),
-    "evaluate_seconds": ("time of evaluations during training", lambda each: duration(sum(each))),
-    "save_seconds": ("time of saving checkpoints", lambda each: duration(sum(each))),
     "device_memory_bytes": ("memory of a device in training", lambda each: size(max(each))),
 }
 """name in metrics.jsonl: (label, function from the values to a text)"""
 
 
-def speed(logged: logged_metrics.Logged) -> list[list[str]]:
-    """Time and memory, as [name, value] pairs."""
+TIMES = {
+    "steps": "training steps", "compile": "compilation", "input": "waiting for batches",
+    "evaluate": "evaluations during training", "save": "saving checkpoints", "profile": "writing traces",
+    "start": "the start", "restart": "restarts, with steps computed again",
+}  # fmt: skip
+"""what each kind of work is called: see training/goodput.py"""
+
+
+def speed(logged: logged_metrics.Logged, spent: Mapping[str, float] = NOTHING) -> list[list[str]]:
+    """Speed, memory and time, as [name, value] pairs. spent: time.json; {} for a run of an older version."""
     values = {name: [value for _, value in points] for name, points in logged.items()}
-    return [[label, shown(values[name])] for name, (label, shown) in SPEED.items() if name in values]
+    rows = [[label, shown(values[name])] for name, (label, shown) in SPEED.items() if name in values]
+    shares = {kind: f" ({share}%)" for kind, share in goodput.percentages(spent).items()}
+    if not spent:
+        lines = {kind: "seconds" if kind == "steps" else f"{kind}_seconds" for kind in TIMES}
+        spent = {kind: sum(values[name]) for kind, name in lines.items() if name in values}
+    rows += [
+        [f"time of {name}", duration(spent[kind]) + shares.get(kind, "")]
+        for kind, name in TIMES.items()
+        if kind in spent
+    ]
+    return rows
 
 
 def duration(seconds: float) -> str:

@@ -2,7 +2,8 @@
 
 NAME says what was evaluated and how: test-step3000-beam4, or test-step3000-average5-with-large-step900-beam8-alpha0.8.
 
-results.json     the metrics, the split, the checkpoint, the settings, the SHA-256 of the run's code, the date
+results.json     the metrics, the split, the checkpoint, the settings, the SHA-256 of the run's code, the date,
+                 the seconds that training has spent on each kind of work
 outputs.jsonl    one line per example: source, hypothesis, references, and the terms of each metric
 """
 
@@ -29,10 +30,12 @@ from s2sjax.files import replace_file
 from s2sjax.runs import folder, stored_code
 from s2sjax.runs.table_formats import ResultTable
 from s2sjax.tasks.task import Task
-from s2sjax.training import multihost
+from s2sjax.training import goodput, multihost
 from s2sjax.training.heartbeat import working
 
 FOLDER, RESULTS, OUTPUTS = "evaluations", "results.json", "outputs.jsonl"
+TIME = "training_seconds"
+"""entry of results.json: see training/goodput.py"""
 LONGEST = 100
 """maximal number of characters of a name; a longer one ends in a hash"""
 STORED = ("value", "signature", "examples", "label", "format", "higher_is_better")
@@ -165,6 +168,8 @@ def evaluate(
         settings=task.settings_text(), changed=_changed(run), noun=task.noun, groups=groups,
         **_settings(run.experiment),
     )  # fmt: skip
+    if spent := goodput.read(run.folder):
+        found.page[TIME] = spent
     for page, one in zip([found.page, *found.page["ensemble"]], [run, *others]):
         # the code that was executed, even if the folder has changed since
         if used := stored_code.origin_of(one.trained).code().files:
@@ -354,9 +359,9 @@ def _open(path: Path) -> Evaluation | None:
 
 
 def _undated(page: Mapping[str, Any]) -> dict[str, Any]:
-    """A page as JSON reads it back, without the date and without settings that do not affect the results."""
-    flat = folder.flat(json.loads(_dump(page)))
-    return {name: value for name, value in flat.items() if name != "date" and name not in folder.FREE}
+    """A page as JSON reads it back, without date, time of training, and settings that do not affect the results."""
+    flat = folder.flat({name: value for name, value in json.loads(_dump(page)).items() if name not in ("date", TIME)})
+    return {name: value for name, value in flat.items() if name not in folder.FREE}
 
 
 def _text(path: Path) -> str | None:

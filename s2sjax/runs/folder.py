@@ -6,7 +6,10 @@ assets/             vocabularies and statistics, learned from the data before tr
 pretrained/         what an export to the original format needs, if the model was imported: see pretrained.py
 data/               training, dev and test examples given in memory (config.InMemory)
 checkpoints/        see training/checkpoints/manager.py
-metrics.jsonl, samples.txt, nonfinite.jsonl, tensorboard/      see training/run_log.py
+metrics.jsonl, samples.txt, nonfinite.jsonl                    see training/run_log.py
+tensorboard/, wandb/, loggers/                                 see training/loggers.py
+time.json           what the wall clock was spent on: see training/goodput.py
+profile/            traces of steps: see training/profiling.py
 evaluations/        one folder per evaluation: see evaluations.py
 curves.png, attention.png                                      drawn after training
 report.html         written by s2sjax report
@@ -43,9 +46,10 @@ PRETRAINED = "pretrained"
 SWEEP = "sweep.json"
 """file of a folder whose folders are the runs of a sweep: see sweep_results.py"""
 # Fields that may change when a run is continued: they affect its length, speed and logging, not its results.
-FREE = ("train.steps", "train.log_every", "train.evaluate_every", "train.save_every", "train.max_to_keep",
-        "train.patience", "train.max_skipped", "train.mesh", "train.remat", "train.schedule_steps", "data.prefetch",
-        "evaluate.dev_examples", "evaluate.samples", "evaluate.batch_size", "evaluate.test")  # fmt: skip
+FREE = ("train.steps", "train.log_every", "train.loggers", "train.evaluate_every", "train.save_every",
+        "train.max_to_keep", "train.patience", "train.max_skipped", "train.mesh", "train.remat",
+        "train.schedule_steps", "data.prefetch", "evaluate.dev_examples", "evaluate.samples", "evaluate.batch_size",
+        "evaluate.test")  # fmt: skip
 
 
 def open_task(folder: Path, trust: bool = False) -> Task:

@@ -8,6 +8,7 @@ run.evaluate("test")
 
 from __future__ import annotations
 
+import time
 import warnings
 from collections.abc import Iterable, Sequence
 from functools import cached_property, partial
@@ -32,10 +33,11 @@ from s2sjax.training.checkpoints.manager import Checkpoints
 from s2sjax.training.loop import FitResult
 from s2sjax.training.run_log import METRICS
 
-if TYPE_CHECKING:  # Matplotlib is slow to import
+if TYPE_CHECKING:  # Matplotlib and Optax are slow to import
     from s2sjax.evaluate.figures.attention_maps import AttentionMap
     from s2sjax.evaluate.figures.search_trees import SearchTree
     from s2sjax.evaluate.figures.style import Drawing
+    from s2sjax.training.profiling import Steps
 
 __all__ = ["Run", "evaluate", "load", "load_experiment", "train"]
 
@@ -253,6 +255,8 @@ def train(
     init: str | Path | None = None,
     init_assets: bool = False,
     accept_code: bool = False,
+    profile: Steps | None = None,
+    began: float | None = None,
 ) -> tuple[Run, FitResult]:
     """Trains an experiment in a folder. Returns the run, and the result with the final state.
 
@@ -260,19 +264,21 @@ def train(
     Ctrl-C saves, then raises KeyboardInterrupt. file: the experiment file, which is copied into the folder; then the
     experiment already has the settings that its field `init` takes (`load_experiment`). init: the run from which a new
     run takes its initial parameters; with `init_assets`, also its vocabularies. accept_code: continue a run whose code
-    has changed, which is refused otherwise.
+    has changed, which is refused otherwise. profile: the first and the last step of a trace (training/profiling.py).
+    began: when the run began, by `time.perf_counter`; by default with this call.
     """
+    began = time.perf_counter() if began is None else began
     from s2sjax.runs import initial_settings, train_run  # imports Optax, which is slow
 
     path = config.local_path(path)
     if file is None:
         experiment = initial_settings.take(config.resolve_paths(experiment, Path.cwd()), path)
     with lock.held(path):
-        inputs = train_run.resolve(experiment, path, file, init, init_assets)
+        inputs = train_run.resolve(experiment, path, file, init, init_assets, profile=profile)
         task = train_run.open_folder(inputs, path, init_assets=init_assets, accept_code=accept_code)
-        training = train_run.build(inputs, task, path)
+        training = train_run.build(inputs, task, path, began)
         del inputs  # frees the examples: training reads the columns
-        return Run(path, task), train_run.fit(training, path, init)
+        return Run(path, task), train_run.fit(training, path, init, profile)
 
 
 # ---------------------------------------------------------------------------------- after training

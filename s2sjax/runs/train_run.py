@@ -22,7 +22,7 @@ from s2sjax.layers import ADAPTER
 from s2sjax.runs import folder, initial_settings, stored_code
 from s2sjax.runs.dev_evaluation import DevEvaluation
 from s2sjax.tasks.task import Assets, Task, shapes_of, task_of
-from s2sjax.training import fine_tuning, jax_settings, loop, multihost
+from s2sjax.training import fine_tuning, jax_settings, loggers, loop, multihost, profiling
 from s2sjax.training import mesh as meshes
 from s2sjax.training.checkpoints import transfer
 from s2sjax.training.checkpoints.fingerprints import named_leaves
@@ -80,10 +80,15 @@ class Training(NamedTuple):
 
 def resolve(
     experiment: config.Experiment, path: Path, file: str | Path | None, init: str | Path | None, init_assets: bool,
-    read: Callable[[Task], dict[str, Any]] | None = None,
+    read: Callable[[Task], dict[str, Any]] | None = None, profile: profiling.Steps | None = None,
 ) -> Inputs:  # fmt: skip
-    """Completes and checks the settings, and reads the data. read: reads the examples, by default `read_examples`."""
+    """Completes and checks the settings, and reads the data. read: reads the examples, by default `read_examples`.
+
+    profile: the first and the last step to trace, which are checked.
+    """
     jax_settings.check()
+    profiling.check(profile, experiment.train.steps)
+    loggers.check(experiment.train.loggers)
     use_compilation_cache()
     given = adapters.freeze_around_adapters(config.resolve_paths(experiment, Path.cwd()))
     config.require_data(given)
@@ -101,6 +106,7 @@ def resolve(
     task.check_mesh(mesh.shape)
     examples = (read or read_examples)(task)
     resolved = task.replace(folder.with_recorded(given, recorded)).resolve_defaults(examples["train"])
+    profiling.check(profile, resolved.train.steps)
     if resolved.train.evaluate_every and "dev" not in examples:
         raise UserError(f"there are no dev examples to evaluate: {task.dev_remedy}, or set train.evaluate_every 0")
     code = stored_code.origin_of(given, file)
@@ -146,10 +152,16 @@ def check_trained(task: Task) -> None:
         jax.eval_shape(make_init_fn(task), jax.random.key(0))
 
 
-def build(inputs: Inputs, task: Task, path: Path) -> Training:
+def open_log(path: Path, experiment: Any, sweep: Log | None = None, began: float | None = None) -> Log:
+    """The log of a run. sweep: that of the sweep that it is a member of. began: when the run began."""
+    train, settings = experiment.train, folder.flat(config.to_json(experiment))
+    return Log(path, train.steps, train.log_every, train.loggers, settings, sweep, began)
+
+
+def build(inputs: Inputs, task: Task, path: Path, began: float | None = None) -> Training:
     """Builds the columns, the batch plan, the step and the initial state, and prints a description of the run."""
     e, mesh, examples = task.experiment, inputs.mesh, inputs.examples
-    log = Log(path, e.train.steps, e.train.log_every)
+    log = open_log(path, e, began=began)
     with working("converting the data"):
         columns = task.columns(examples["train"])
     plan = task.plan(columns, meshes.data_parallel_size(mesh) * e.train.grad_accum_steps)
@@ -164,7 +176,9 @@ def build(inputs: Inputs, task: Task, path: Path) -> Training:
     return Training(inputs._replace(examples={}), task, columns, plan, template, init, train_step, dev, log)
 
 
-def fit(training: Training, path: Path, init: str | Path | None) -> loop.FitResult:
+def fit(
+    training: Training, path: Path, init: str | Path | None, profile: profiling.Steps | None = None
+) -> loop.FitResult:
     """Trains from the newest checkpoint, or from the initial state, to the last step."""
     inputs, task, columns, plan, *_, log = training
     e, mesh, dev = task.experiment, inputs.mesh, training.dev
@@ -199,6 +213,7 @@ def fit(training: Training, path: Path, init: str | Path | None) -> loop.FitResu
         compiler_options=compiler_options(),
         shapes=[batch_shapes(columns, plan, bucket) for bucket in plan.first_uses(step, e.train.steps)],
         numbers={name: config.argument(name, value) for name, value in config.numbers(e).items()},
+        profile=profile and profiling.Profile(profile, path, log),
     )
     keep_code(int(result.state.step))  # if no step was left, the stream was not read
     return result

@@ -8,7 +8,10 @@ mesh              the device mesh, and the sharding of each parameter
 multihost         runs of several processes
 compiled_steps    the train step, compiled for each batch shape in the background
 checkpoints/      saved completely or not at all, and verified when read
-run_log           the progress line, metrics.jsonl, nonfinite.jsonl, samples.txt, TensorBoard
+run_log           the progress line, metrics.jsonl, nonfinite.jsonl, samples.txt
+loggers           TensorBoard, Weights & Biases, MLflow
+goodput           what the wall clock of a run is spent on
+profiling         a trace of some steps
 preemption        SIGTERM and Ctrl-C
 device_memory     what each device holds, and what a step adds
 jax_settings      JAX settings of the caller, for threads

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import math
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, Literal, NamedTuple
@@ -24,6 +24,7 @@ from s2sjax.training.compiled_steps import Programs
 from s2sjax.training.heartbeat import working
 from s2sjax.training.mesh import global_batch
 from s2sjax.training.preemption import Interrupted, Preemption
+from s2sjax.training.profiling import Profile
 from s2sjax.training.run_log import NOTHING, Log
 from s2sjax.training.train_state import TrainState, TrainStep
 
@@ -76,6 +77,7 @@ def fit(
     shapes: Iterable[Batch] = (),
     compiler_options: dict[str, Any] | None = None,
     numbers: Mapping[str, np.ndarray] | None = None,
+    profile: Profile | None = None,
 ) -> FitResult:
     """Trains until train.steps, from the newest checkpoint if there is one, else from init().
 
@@ -86,6 +88,7 @@ def fit(
         more than one state in memory.
     shapes: batches, or their global shapes, to compile for ahead of time: one per bucket, in the order of use.
     numbers: third argument of the train step, if it takes one (`config.numbers`).
+    profile: traces some steps.
     """
     if train.steps < 1:
         raise ValueError("train.steps is 0, which only s2sjax.train replaces by a number that suits the data: set it")
@@ -97,22 +100,27 @@ def fit(
     programs = Programs(train_step, template, mesh, compiler_options, numbers)
     stream: Iterator[tuple[int, Batch]] | None = None
     log.start(step, partial_log, best.evaluated)
-    with contextlib.closing(log), contextlib.closing(programs), run.preemption:
+    tracing = contextlib.nullcontext() if profile is None else contextlib.closing(profile)
+    with contextlib.closing(log), contextlib.closing(programs), run.preemption, tracing:
         if step:
             log.print(f"already done: {step} steps" if run.finished else f"resumed after step {step}")
+        if profile is not None:
+            profile.begin(step)
         while True:
             run.check()
             score = run.evaluate_if_due(evaluate)
             run.save_if_due(score)
+            if profile is not None:
+                profile.reached(run.step, run.flush)
             if run.finished or run.interrupted:
                 return run.end()
             if stream is None:  # a finished run reads and compiles nothing
-                stream = batches(run.step)
+                with log.clock.spent("start"):
+                    stream = batches(run.step)
                 programs.prepare(shapes, log)
-            at, batch = next(stream)
-            if at != run.step:
-                raise ValueError(f"expected the batch of step {run.step}, got that of step {at}: see `loop.Batches`")
-            run.advance(programs, batch if mesh is None else global_batch(batch, mesh))
+            with jax.profiler.StepTraceAnnotation("train", step_num=run.step + 1):
+                batch = next_batch(stream, run.step, run.pending, log)
+                run.advance(programs, batch if mesh is None else global_batch(batch, mesh))
 
 
 @dataclass
@@ -205,14 +213,30 @@ class _Run(Progress):
         """Waits for the last save. Raises Interrupted after a Ctrl-C."""
         self.flush()
         if self.checkpoints is not None:
-            self.checkpoints.wait()
+            with self.log.timed("save"):
+                self.checkpoints.wait()
         if not self.interrupted:
+            self.log.end()
             return FitResult(self.state, "done" if self.step >= self.train.steps else "stopped", self.best)
         where = f"saved step {self.step}; " if self.step == self.saved else f"after step {self.step}; "
         self.log.print(f"interrupted: {where if self.step else ''}run the same command again to continue")
         if self.preemption.by_keyboard:
             raise Interrupted
         return FitResult(self.state, "interrupted", self.best)
+
+
+def next_batch(stream: Iterator[tuple[int, Batch]], step: int, pending: Sequence[Any] | None, log: Log) -> Batch:
+    """The batch of a step. pending: the step before, with its metrics: while it runs, waiting costs no time."""
+
+    def computing() -> bool:
+        leaves: list[Any] = jax.tree.leaves(pending[2]) if pending else []
+        return not all(leaf.is_ready() for leaf in leaves)
+
+    with log.clock.spent("input", unless=computing):
+        at, batch = next(stream)
+    if at != step:
+        raise ValueError(f"expected the batch of step {step}, got that of step {at}: see `loop.Batches`")
+    return batch
 
 
 def judge(best: Best, scores: Scores, step: int) -> Best:

@@ -24,7 +24,7 @@ from s2sjax.errors import UserError
 from s2sjax.training.checkpoints.manager import Checkpoints
 from s2sjax.training.compiled_steps import Programs
 from s2sjax.training.heartbeat import working
-from s2sjax.training.loop import Batch, Batches, Best, Evaluate, Progress, log_step, restore_or_init
+from s2sjax.training.loop import Batch, Batches, Best, Evaluate, Progress, log_step, next_batch, restore_or_init
 from s2sjax.training.mesh import MEMBERS, ROWS
 from s2sjax.training.preemption import Interrupted, Preemption
 from s2sjax.training.run_log import Log
@@ -127,11 +127,10 @@ def fit(
             if not run.active or run.interrupted or run.step == until:
                 return run.end()
             if stream is None:
-                stream = batches(run.step)
+                with log.clock.spent("start"):
+                    stream = batches(run.step)
                 programs.prepare(shapes, log)
-            at, batch = next(stream)
-            if at != run.step:
-                raise ValueError(f"expected the batch of step {run.step}, got that of step {at}: see `loop.Batches`")
+            batch = next_batch(stream, run.step, run.pending, log)
             run.advance(jax.device_put(batch, NamedSharding(mesh, batch_spec(shared))))
 
 
@@ -255,6 +254,8 @@ class _Population:
             self.log.print(f"interrupted: saved step {self.step}; run the same command again to continue")
             if self.preemption.by_keyboard:
                 raise Interrupted
+        else:
+            self.log.end()
         return [self.ended[i] for i in range(len(self.members))]
 
 

@@ -1,5 +1,5 @@
-"""The output of a run: a progress bar on a terminal or plain lines elsewhere, metrics.jsonl, TensorBoard events,
-samples.txt, and nonfinite.jsonl with the skipped steps.
+"""The output of a run: a progress bar on a terminal or plain lines elsewhere, metrics.jsonl, the loggers (loggers.py),
+samples.txt, nonfinite.jsonl with the skipped steps, and time.json (goodput.py).
 
 Lines are printed every `train.log_every` steps, and after ten seconds without one (heartbeat.py). Only process 0 prints
 and writes.
@@ -21,30 +21,39 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
 from s2sjax.files import naming, replace_file
-from s2sjax.training import multihost
-from s2sjax.training.heartbeat import Heartbeat, Work, duration, say
+from s2sjax.training import goodput, loggers, multihost
+from s2sjax.training.heartbeat import SILENCE, Heartbeat, Work, duration, say
 
 METRICS, NONFINITE, SAMPLES = "metrics.jsonl", "nonfinite.jsonl", "samples.txt"
-WORK = {"compile": "compiling the train step", "evaluate": "evaluating dev", "save": "saving"}
-"""displayed text for each name given to `Log.timed`"""
+WORK = {
+    "compile": "compiling the train step", "evaluate": "evaluating dev", "save": "saving",
+    "profile": "writing the trace",
+}  # fmt: skip
+"""displayed text for each kind of work given to `Log.timed`"""
 NOTHING: Mapping[str, Any] = MappingProxyType({})
 
 
 class Log:
     """Averages the metrics over `every` steps, then prints and writes them. Without a folder it only prints.
 
+    names: those of the loggers (`loggers.LOGGERS`). settings: the experiment, by dotted name, for the loggers.
     sweep: the log of a sweep, for a member of it: it prints the lines of the member, except the means.
+    began: when the run began, by `time.perf_counter`; now by default.
     """
 
     def __init__(
-        self, folder: str | Path | None, steps: int, every: int, tensorboard: bool = True, sweep: Log | None = None
-    ):
+        self, folder: str | Path | None, steps: int, every: int, names: Sequence[str] = (),
+        settings: Mapping[str, Any] = NOTHING, sweep: Log | None = None, began: float | None = None,
+    ):  # fmt: skip
         self._is_leader = multihost.is_leader()
         self._sweep = sweep
         self._run = None if folder is None else Path(folder)
         self._folder = self._run if self._is_leader else None
-        self._steps, self._every, self._tensorboard = steps, every, tensorboard
-        self._events: Any = None
+        self._steps, self._every, self._names, self._settings = steps, every, names, settings
+        self._feeds: list[loggers.Feed] = []
+        self.clock = goodput.Clock(began)
+        self._written: float | None = None
+        """when time.json was written; None before the first step"""
         self._live: Progress | None = None
         self._task: Any = None
         self._heartbeat: Heartbeat | None = None
@@ -67,11 +76,11 @@ class Log:
             remove_after(self._folder / METRICS, last, step if evaluated is None else evaluated)
             remove_after(self._folder / NONFINITE, step)
             remove_samples_after(self._folder / SAMPLES, step if evaluated is None else evaluated)
-            if self._tensorboard:
-                from tensorboardX import SummaryWriter
-
-                # No limit: if its thread fails, as on a full disk, the queue is not emptied, and a full one blocks.
-                self._events = SummaryWriter(str(self._folder / "tensorboard"), purge_step=step + 1, max_queue=0)
+            sweep = self._folder.parent.name if self._sweep is not None else None
+            watched = loggers.Watched(self._folder, step, self._settings, sweep)
+            self._feeds = [loggers.Feed(name, watched, self.print) for name in dict.fromkeys(self._names)]
+            # A checkpoint of an older version does not say what was spent before it.
+            self.clock.resume(goodput.read(self._folder), partial.get("time", None if step else NOTHING))
         if self._is_leader and self._sweep is None and sys.stdout.isatty():
             self._live = Progress(
                 *(TextColumn("step"), MofNCompleteColumn(), BarColumn(None), TextColumn("{task.description}")),
@@ -81,6 +90,7 @@ class Log:
             self._task = self._live.add_task("", total=self._steps, completed=step)
             self._live.start()
         self._at = step
+        self.clock.turn("steps")
         self._clear()
         self._sums |= {name: (total, weight) for name, (total, weight) in partial.get("sums", {}).items()}
         self._scalars |= partial.get("scalars", {})
@@ -92,7 +102,12 @@ class Log:
     def partial(self) -> dict[str, Any]:
         """The sums since the last line, to be saved in a checkpoint: the next line is the same after a resume."""
         seconds = time.perf_counter() - self._begin - sum(self._timed.values())
-        return {"sums": self._sums, "scalars": self._scalars, "seconds": seconds}
+        return {"sums": self._sums, "scalars": self._scalars, "seconds": seconds, "time": self.clock.seconds()}
+
+    def end(self) -> None:
+        """Prints how the time of a finished run was spent, unless it was finished before."""
+        if self._written is not None and self._sweep is None:
+            self.print(goodput.describe(self.clock.seconds()))
 
     def close(self) -> None:
         if self._heartbeat is not None:
@@ -101,12 +116,11 @@ class Log:
         if self._live is not None:
             self._live.stop()
             self._live = None
-        if self._events is not None:
-            try:
-                self._events.close()
-            except OSError as error:  # such as a full disk; it must not hide the error that ended the run
-                self.print(f"{self._run}/tensorboard: {error.strerror}: the last events are not written")
-            self._events = None
+        while self._feeds:
+            self._feeds.pop().close()
+        if self._written is not None:
+            with contextlib.suppress(OSError):  # such as a full disk; it must not hide the error that ended the run
+                self._write_time()
 
     # ---------------------------------------------------------------------------------- write
 
@@ -130,8 +144,11 @@ class Log:
             else:
                 self._scalars[name] = float(value)
         self._at = step
-        if step % self._every == 0 or step == self._steps:
+        lined = step % self._every == 0 or step == self._steps
+        if lined:
             self._write_means(step)
+        if lined or self._written is None or time.perf_counter() - self._written > SILENCE:
+            self._write_time()
         if self._live is not None:
             self._live.update(self._task, completed=step)
 
@@ -166,7 +183,8 @@ class Log:
         if self._live is not None:
             self._show(self._work.name)
         try:
-            yield
+            with self.clock.spent(name):
+                yield
         finally:
             self._work = None
             if self._live is not None:
@@ -190,7 +208,8 @@ class Log:
         means = {name: total / weight if weight else math.nan for name, (total, weight) in self._sums.items()}
         rate = self._sums.get("loss", (0.0, 0.0))[1] / max(seconds, 1e-9)
         line = {"step": step, **means, **self._scalars, "tokens_per_second": rate, "seconds": seconds, **self._timed}
-        line |= self._facts
+        spent = self.clock.seconds().get("input", 0.0)
+        line |= self._facts | {"input_seconds": spent - self._waited}  # a part of `seconds`
         self._write(line)
         self._text = _means_text(means, rate)
         self._show(self._text)
@@ -224,16 +243,21 @@ class Log:
         self._timed: dict[str, float] = {}
         self._facts: dict[str, float] = {}
         self._begin = time.perf_counter()
+        self._waited = self.clock.seconds().get("input", 0.0)
+
+    def _write_time(self) -> None:
+        self._written = time.perf_counter()
+        if self._folder is not None and self._sweep is None:
+            goodput.write(self._folder, self.clock.seconds())
 
     def _write(self, line: dict[str, Any]) -> None:
         if self._folder is None:
             return
         safe = {key: None if isinstance(v, float) and not math.isfinite(v) else v for key, v in line.items()}
         _append(self._folder / METRICS, json.dumps(safe, default=_plain))
-        if self._events is not None:
-            for key, value in line.items():
-                if key != "step" and _is_number(value):
-                    self._events.add_scalar(key, value, line["step"])
+        numbers = {key: float(value) for key, value in line.items() if key != "step" and _is_number(value)}
+        for feed in self._feeds:
+            feed.write("scores" if "score" in line else "means", line["step"], numbers)
 
 
 def _means_text(means: Mapping[str, float], rate: float) -> str:

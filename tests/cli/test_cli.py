@@ -339,7 +339,7 @@ def test_training_prints_plain_lines_and_writes_the_run_folder(trained):
     )
     assert {path.name for path in folder.iterdir()} == {
         "attention.png", "checkpoints", "config.json", "curves.png", "evaluations", "metrics.jsonl", "samples.txt",
-        "tensorboard", "assets", "code",
+        "tensorboard", "assets", "code", "time.json",
     }  # fmt: skip
     results = json.loads((evaluation / "results.json").read_text())
     assert {"split", "step", "metrics", "search", "evaluate", "date"} <= set(results)
@@ -381,6 +381,24 @@ def test_more_steps_go_on_and_another_experiment_is_refused(call, refused, page,
     assert "resumed after step 4\n" in out
     assert "\nstep 6/6  loss " in out
     assert json.loads((copy / "config.json").read_text())["experiment"]["train"]["steps"] == 6
+
+
+def test_loggers_and_a_trace_are_options(call, refused, page, copy):
+    assert "there is no logger 'wnadb': did you mean" in refused("train", page, "--out", copy, "--log", "wnadb")
+    assert "--profile: '5' is not a range of steps: write" in refused("train", page, "--out", copy, "--profile", "5")
+    assert "--profile is 5:9, but train.steps is 4" in refused("train", page, "--out", copy, "--profile", "5:9")
+    assert "--profile is an option of s2sjax train" in refused("sweep", page, "--seed", "0,1", "--profile", "5:6")
+    assert "leave out --profile" in refused("train", page, "--debug", "--profile", "1:2")
+    shutil.rmtree(copy / "tensorboard")
+    options = ("--train.steps", 6, "--log", "none", "--profile", "5:6")
+    code, out, _ = call("train", page, "--out", copy, *options)
+    assert code == 0 and f", {copy}/profile\n" in out and "https://ui.perfetto.dev" in out
+    assert "\nsteps took " in out and not (copy / "tensorboard").exists()
+    assert json.loads((copy / "config.json").read_text())["experiment"]["train"]["loggers"] == []
+    assert list((copy / "profile").rglob("perfetto_trace.json.gz"))
+    times = json.loads((copy / "time.json").read_text())
+    newest = max((copy / "evaluations").glob("*/results.json"), key=lambda path: path.stat().st_mtime)
+    assert json.loads(newest.read_text())["training_seconds"] == times and times["restart"] > 0
 
 
 @pytest.mark.slow

@@ -86,9 +86,14 @@ def test_speed_and_memory_are_read_from_the_log(tmp_path):
     (tmp_path / "metrics.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
     assert contents.speed(logged_metrics.read(tmp_path / "metrics.jsonl")) == [
         ["training speed (median)", "200 tokens/s"],
+        ["memory of a device in training", "2.5 MB"],
         ["time of training steps", "1 h 0 min"],
         ["time of compilation", "4.0 s"],
-        ["memory of a device in training", "2.5 MB"],
+    ]
+    assert contents.speed({}, {"steps": 90.0, "compile": 7.5, "restart": 2.5}) == [
+        ["time of training steps", "1 min 30 s (90%)"],
+        ["time of compilation", "7.5 s (8%)"],
+        ["time of restarts, with steps computed again", "2.5 s (2%)"],
     ]
     assert contents.speed({}) == []
     assert [contents.duration(s) for s in (5.25, 200, 7500)] == ["5.2 s", "3 min 20 s", "2 h 5 min"]

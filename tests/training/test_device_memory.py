@@ -67,8 +67,8 @@ def test_it_is_told_once_before_the_first_step(capsys):
     log = run_log.Log(None, 1, 1)
     options = dict(template=template, init=start, train=TRAIN, log=log, mesh=where)
     loop.fit(TRAIN_STEP, batches, shapes=[next(batches(0))[1]], **options)
-    compiled, named, held, step = capsys.readouterr().out.splitlines()
-    assert compiled.startswith("compiled") and step.startswith("step 1/1")
+    compiled, named, held, step, spent = capsys.readouterr().out.splitlines()
+    assert compiled.startswith("compiled") and step.startswith("step 1/1") and spent.startswith("steps took ")
     assert named == "mesh: data 2 x fsdp 4 x tensor 1 on 8 cpu devices, 1 host"
     assert held.startswith(
         "each device holds parameters 2.1 kB, optimizer 4.2 kB, average 2.1 kB; a step adds batch 0.1 kB, activations "

@@ -56,7 +56,7 @@ class Lab:
         template = jax.eval_shape(init)
         self.inits = 0
         step = train_state.make_train_step(loss, optimizer, train, seed=7)
-        log = run_log.Log(self.folder, train.steps, train.log_every, tensorboard=False)
+        log = self.log(train)
         self.checkpoints = Checkpoints(self.folder / "checkpoints", train.max_to_keep, best) if saving else None
         try:
             options |= dict(checkpoints=self.checkpoints, evaluate=evaluate, log=log)
@@ -64,6 +64,9 @@ class Lab:
         finally:
             if saving:
                 self.checkpoints.close()
+
+    def log(self, train):
+        return run_log.Log(self.folder, train.steps, train.log_every)
 
     def lines(self, name="metrics.jsonl"):
         return [json.loads(line) for line in (self.folder / name).read_text().splitlines()]
@@ -384,7 +387,7 @@ def test_the_examples_of_all_processes_are_kept(lab, monkeypatch):
     monkeypatch.setattr("jax.experimental.multihost_utils.process_allgather", gather)
     monkeypatch.setattr("jax.process_count", lambda: 2)
     metrics = {"loss": (np.float32("inf"), np.float32(8)), "grad_norm": np.float32(2), "skipped": np.int32(1)}
-    log = run_log.Log(lab.folder, 10, 1, tensorboard=False)
+    log = run_log.Log(lab.folder, 10, 1)
     log.start(0)
     loop.log_step(3, metrics, lambda: loop._examples({"example": np.array([4, 5, -1])}), train=TRAIN, log=log)
     log.close()

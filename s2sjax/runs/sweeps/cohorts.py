@@ -199,7 +199,7 @@ class Cohort:
 
     def _part(self, member: Member, log: Log) -> population.Member:
         e = member.experiment
-        own = Log(member.path, e.train.steps, e.train.log_every, sweep=log)
+        own = train_run.open_log(member.path, e, sweep=log)
         return population.Member(
             e.train, partial(self._init, member), member.checkpoints, self._evaluation(member, own), own
         )  # fmt: skip
