@@ -20,6 +20,7 @@ shift 2
 # The checkpoints of the run, or of all runs of the sweep.
 checkpoints() { find "$out"/checkpoints "$out"/*/checkpoints -maxdepth 1 ! -name '*[!0-9]*' 2>/dev/null | sort; }
 
+# shellcheck disable=SC2001  # of each line
 newest() { sed 's|.*/||' <<<"$1" | sort -n | tail -n 1; }
 
 again() {

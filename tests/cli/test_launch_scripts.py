@@ -12,17 +12,20 @@ import signal
 import subprocess
 import time
 from pathlib import Path
+from typing import Any
 
 import pytest
+import yaml
 
 ROOT = Path(__file__).parents[2]
 LAUNCH = ROOT / "experiments/launch"
-SCRIPTS = ["tpu_pod.sh", "slurm.sh", "multi_gpu.sh"]
+SCRIPTS = ["tpu_pod.sh", "slurm.sh", "multi_gpu.sh", "kubernetes.sh"]
 OUT = "/mnt/s2sjax/runs/it's mine"
 TRAIN = ["--", "train", "experiments/reverse.py", "--out", OUT, "--train.steps", "40"]
 SWEEP = ["--", "sweep", "experiments/reverse.py", "--seed", "0,1,2", "--name", "/mnt/s2sjax/runs/it's mine"]
 POD = {"TPU_NAME": "pod", "TPU_ZONE": "us-east5-b", "TPU_PROJECT": "lab", "TPU_TYPE": "v6e-16"}
 SLURM = ["--nodes", "2", "--gpus", "4", "--time", "1:00:00"]
+K8S = ["--name", "mine", "--image", "IMAGE", "--claim", "shared"]
 
 NOTE = """#!/usr/bin/env bash
 line=$(printf '%q ' "$(basename "$0")" "$@")
@@ -44,6 +47,7 @@ FAKES = {
     "sbatch": "",
     "srun": 'bash -c "$SRUN"',
     "scontrol": "",
+    "kubectl": 'cat >"$TMPDIR/manifest"',
     "tar": "",
     "s2sjax": '[ "$PLAN" != large ] || { echo "error: it does not fit" >&2; exit 2; }',
     "mkdir": 'exec /bin/mkdir "$@"',
@@ -236,6 +240,23 @@ def test_a_dry_run_calls_nothing_and_prints_exactly_what_is_called_without(place
         ("multi_gpu.sh", ["--hosts", "a,b", *SWEEP, "--part", "1/2"], "--part is 1/2: leave it out, for each host "),
         ("slurm.sh", [*SLURM, "--", "train"], "train what? Write -- train FILE --out DIR, -- sweep FILE --name"),
         ("slurm_job.sh", ["a", "b", "srun"], "do not run slurm_job.sh directly: submit with slurm.sh (see slu"),
+        ("kubernetes.sh", [*K8S[2:], "--gpus", "1", *TRAIN], "--name is missing: name the JobSet, as in --name reve"),
+        ("kubernetes.sh", [*K8S, "--name=A b", "--gpus", "1", *TRAIN], "--name is 'A b': write at most 40 lower-cas"),
+        ("kubernetes.sh", ["--name", "a", *TRAIN], "--image is missing: build one, see kubernetes.sh --help"),
+        ("kubernetes.sh", [*K8S[:4], "--gpus=8", *TRAIN], "--bucket or --claim is missing: all hosts must see the f"),
+        ("kubernetes.sh", [*K8S, "--bucket", "b", "--gpus=8", *TRAIN], "--bucket and --claim: give one of them"),
+        ("kubernetes.sh", [*K8S, *TRAIN], "--gpus or --tpu is missing: say what to train on, as in --hosts 2 --gpus"),
+        ("kubernetes.sh", [*K8S, "--gpus", "0", *TRAIN], "--gpus is 0: it must be at least 1"),
+        ("kubernetes.sh", [*K8S, "--gpus=1", "--slices=2", *TRAIN], "--slices is for TPUs: write --hosts 2"),
+        ("kubernetes.sh", [*K8S, "--gpus=1", "--chips=2", *TRAIN], "--chips is for TPUs: write --gpus 2"),
+        ("kubernetes.sh", [*K8S, "--tpu=v6e:4x4", "--hosts=4", *TRAIN], "--tpu says how many hosts there are: leave"),
+        ("kubernetes.sh", [*K8S, "--tpu=v6e", *TRAIN], "--tpu is 'v6e': write the topology too, as in v6e:4x4"),
+        ("kubernetes.sh", [*K8S, "--tpu=v9:4x4", *TRAIN], "--tpu is 'v9:4x4': write v4, v5e, v5p or v6e, and the"),
+        ("kubernetes.sh", [*K8S, "--tpu=v6e:4x4", "--chips=3", *TRAIN], "--chips is 3: it must divide the 16 chips"),
+        ("kubernetes.sh", [*K8S, "--tpu=v6e:4x4", *SWEEP], "a slice of v6e:4x4 has 4 hosts, and a sweep trains on"),
+        ("kubernetes.sh", [*K8S, "--gpus=1", "--", "train", "a.py", "--out", "b"], "b is not on the shared storage: "),
+        ("kubernetes.sh", [*K8S, "--gpus=1", "--mount", "data", *TRAIN], "--mount is 'data': name a folder by its "),
+        ("kubernetes.sh", [*K8S, "--gpu=1", *TRAIN], "there is no option --gpu: see kubernetes.sh --help; the s2sja"),
         ("multi_gpu.sh", ["--hosts", "a,b"], "there is nothing to run: end the command with -- train FILE --out DIR"),
         ("multi_gpu.sh", ["--host", "a", *TRAIN], "there is no option --host: see multi_gpu.sh --help; the s2sjax c"),
         ("multi_gpu.sh", ["--hosts", "a,b,a", *TRAIN], "--hosts names a twice: one process drives all GPUs of a host"),
@@ -261,9 +282,13 @@ def test_what_a_pod_needs_is_asked_for_by_option_or_environment(place, name):
     )
 
 
-@pytest.mark.parametrize("script, program", [("tpu_pod.sh", "gcloud"), ("slurm.sh", "sbatch"), ("multi_gpu.sh", "ssh")])
+@pytest.mark.parametrize(
+    "script, program",
+    [("tpu_pod.sh", "gcloud"), ("slurm.sh", "sbatch"), ("multi_gpu.sh", "ssh"), ("kubernetes.sh", "kubectl")],
+)
 def test_a_missing_program_is_named_and_a_dry_run_needs_none(place, tmp_path, script, program):
     arguments = {"tpu_pod.sh": ["status"], "slurm.sh": [*SLURM, *TRAIN], "multi_gpu.sh": ["--hosts", "a,b", *TRAIN]}
+    arguments["kubernetes.sh"] = [*K8S, "--gpus", "1", *TRAIN]
     tools = tmp_path / "tools"
     tools.mkdir()
     for tool in ("bash", "basename", "dirname", "sed", "env", "seq", "paste", "sort", "uniq", "head", "cat"):
@@ -288,6 +313,151 @@ def test_the_scripts_are_sound_bash(script):
     if shutil.which("shellcheck"):
         checked = subprocess.run(["shellcheck", "-x", path], capture_output=True, text=True)
         assert checked.stdout == ""
+
+
+# -------------------------------------------------------------------------------------------------------- Kubernetes
+
+
+def job_set(place: Place, *arguments: str) -> dict[str, Any]:
+    """The manifest that kubectl gets, which is also what a dry run prints."""
+    code, shown, err = place.call("kubernetes.sh", "--dry-run", *arguments)
+    assert (code, err, place.calls()) == (0, "", [])
+    code, _, err = place.call("kubernetes.sh", *arguments)
+    assert (code, err) == (0, "")
+    assert place.calls() == [["kubectl", "apply", "--filename=-"]]
+    text = (place.folder / "manifest").read_text()
+    assert shown.startswith(f"kubectl apply --filename=- <<'END'\n{text}END\n")
+    return yaml.safe_load(text)
+
+
+def pod_of(job_set: dict[str, Any]) -> dict[str, Any]:
+    [job] = job_set["spec"]["replicatedJobs"]
+    return job["template"]["spec"]["template"]
+
+
+JOB_SET = {
+    "apiVersion": "jobset.x-k8s.io/v1alpha2", "kind": "JobSet",
+    "metadata": {"name": str, "annotations?": {str: str}},
+    "spec": {
+        "failurePolicy": {"maxRestarts": int, "rules": [{"action": str, "onJobFailureReasons": [str]}]},
+        "replicatedJobs": [{"name": str, "replicas": int, "template": {"spec": {
+            "completionMode": "Indexed", "parallelism": int, "completions": int, "backoffLimit": 0,
+            "podFailurePolicy": {"rules": [{"action": str, "onExitCodes": {
+                "containerName": "s2sjax", "operator": "In", "values": [int]}}]},
+            "template": {
+                "metadata?": {"annotations": {str: str}},
+                "spec": {
+                    "restartPolicy": "Never", "serviceAccountName": str, "terminationGracePeriodSeconds": int,
+                    "nodeSelector?": {str: str},
+                    "containers": [{
+                        "name": "s2sjax", "image": str, "resources": {"limits": {str: int}}, "command": [str],
+                        "env": [{"name": str, "value?": str, "valueFrom?": {"fieldRef": {"fieldPath": str}}}],
+                        "volumeMounts": [{"name": str, "mountPath": str}],
+                    }],
+                    "volumes": [{
+                        "name": str, "emptyDir?": {"medium": "Memory"}, "persistentVolumeClaim?": {"claimName": str},
+                        "csi?": {"driver": str, "volumeAttributes": {str: str}},
+                    }],
+                },
+            },
+        }}}],
+    },
+}  # fmt: skip
+"""the fields of JobSet v1alpha2, Job and Pod that are used, with their types; ? for those that may be missing"""
+
+
+def conforms(value: Any, schema: Any, where: str = "") -> None:
+    """The API server refuses unknown fields and other types."""
+    if isinstance(schema, type):
+        assert type(value) is schema, where
+    elif isinstance(schema, list):
+        assert isinstance(value, list), where
+        for each in value:
+            conforms(each, schema[0], f"{where}[]")
+    elif isinstance(schema, dict) and str in schema:
+        assert {type(part) for item in value.items() for part in item} <= {str, schema[str]}, where
+    elif isinstance(schema, dict):
+        assert {*value} <= {name.rstrip("?") for name in schema}, where
+        for name, part in schema.items():
+            if not name.endswith("?") or name.rstrip("?") in value:
+                conforms(value[name.rstrip("?")], part, f"{where}.{name}")
+    else:
+        assert value == schema, where
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        [*K8S, "--hosts", "2", "--gpus", "8", *TRAIN],
+        [*K8S, "--gpus", "1", "--spot", *TRAIN],
+        [*K8S, "--hosts=2", "--gpus=8", *SWEEP],
+        [*K8S[:4], "--bucket", "gs://data", "--tpu", "v6e:4x4", "--slices", "2", *TRAIN],
+        [*K8S[:4], "--bucket=data", "--tpu=v5e:2x2", "--slices=3", "--mount=/mnt/s2sjax/", *SWEEP],
+    ],
+)
+def test_a_manifest_has_the_fields_that_kubernetes_knows(place, arguments):
+    conforms(job_set(place, *arguments), JOB_SET)
+
+
+def test_hosts_with_gpus_find_each_other_by_name(place):
+    [container] = pod_of(job_set(place, *K8S, "--hosts", "2", "--gpus", "8", *TRAIN))["spec"]["containers"]
+    given = {each["name"]: each.get("value") for each in container["env"]}
+    assert given["JAX_PROCESS_ID"] == "$(HOST)" and given["JAX_NUM_PROCESSES"] == "2"
+    assert given["JAX_COORDINATOR_ADDRESS"] == "mine-hosts-0-0.mine:8476"
+    assert container["command"][-8:] == ["s2sjax", *TRAIN[1:], "--distributed"]
+    assert container["resources"]["limits"] == {"nvidia.com/gpu": 8}
+    [alone] = pod_of(job_set(place, *K8S, "--gpus", "8", *TRAIN))["spec"]["containers"]
+    assert alone["command"][-7:] == ["s2sjax", *TRAIN[1:]]
+    assert {each["name"] for each in alone["env"]} == {"HOST", "SLICE"}
+
+
+def test_each_slice_has_the_hosts_of_its_topology(place):
+    found = job_set(place, *K8S[:4], "--bucket", "data", "--tpu", "v5p:4x4x8", "--slices", "3", "--spot", *TRAIN)
+    [job] = found["spec"]["replicatedJobs"]
+    assert (job["replicas"], job["template"]["spec"]["completions"]) == (3, 32)
+    assert found["metadata"]["annotations"] == {
+        "alpha.jobset.sigs.k8s.io/exclusive-topology": "cloud.google.com/gke-nodepool"
+    }
+    pod = pod_of(found)
+    assert pod["metadata"]["annotations"] == {"gke-gcsfuse/volumes": "true"}
+    assert pod["spec"]["nodeSelector"] == {
+        "cloud.google.com/gke-tpu-accelerator": "tpu-v5p-slice",
+        "cloud.google.com/gke-tpu-topology": "4x4x8",
+        "cloud.google.com/gke-spot": "true",
+    }
+    assert pod["spec"]["containers"][0]["resources"]["limits"] == {"google.com/tpu": 4}
+    assert pod["spec"]["volumes"][1]["csi"]["volumeAttributes"]["bucketName"] == "data"
+    pair = job_set(place, *K8S, "--tpu", "v6e:2x1", *TRAIN)["spec"]["replicatedJobs"][0]["template"]["spec"]
+    assert pair["completions"] == 1
+    assert pair["template"]["spec"]["containers"][0]["resources"]["limits"] == {"google.com/tpu": 2}
+
+
+@pytest.mark.parametrize(("code", "stop"), [(0, False), (2, False), (0, True)])
+def test_a_container_that_was_told_to_stop_has_not_finished(place, code, stop):
+    """s2sjax saves and ends with 0 after SIGTERM; Kubernetes would take this for the end of training."""
+    [container] = pod_of(job_set(place, *K8S, "--gpus", "1", *TRAIN))["spec"]["containers"]
+    done = 'touch "$TMPDIR/saved"; exit 0'
+    program = (
+        f'trap \'{done}\' TERM; touch "$TMPDIR/began"; while [ -e "$TMPDIR/wait" ]; do sleep 0.02; done; exit {code}'
+    )
+    place.program(place.folder / "programs/s2sjax", program)
+    if stop:
+        (place.folder / "wait").touch()
+    child = subprocess.Popen(container["command"], env=place.environment)
+    if stop:
+        eventually((place.folder / "began").exists)
+        child.send_signal(signal.SIGTERM)
+    assert child.wait(20) == (143 if stop else code)
+    assert (place.folder / "saved").exists() == stop
+
+
+@pytest.mark.parametrize("slices", [False, True])
+def test_each_pod_trains_its_part_of_a_sweep(place, slices):
+    machines = ["--tpu", "v6e:1x1", "--slices", "4"] if slices else ["--hosts", "4", "--gpus", "1"]
+    [container] = pod_of(job_set(place, *K8S, *machines, *SWEEP))["spec"]["containers"]
+    which = {"HOST": "0" if slices else "2", "SLICE": "2" if slices else "0"}
+    assert subprocess.run(container["command"], env=place.environment | which, timeout=60).returncode == 0
+    assert place.calls("sleep") == [["s2sjax", *SWEEP[1:], "--part", "3/4"]]
 
 
 # ---------------------------------------------------------------------------------------------------- Cloud TPU pods
