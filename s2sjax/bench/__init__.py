@@ -3,11 +3,10 @@
 command.py           the command and its options
 train_speed.py       training steps; torch_peers.py has the same models in PyTorch
 pretrained_models.py pretrained models at their sizes, here and in transformers
-decode_speed.py      search; decode_peers.py has the same model in transformers and CTranslate2
-decode_growth.py     search against the number of tokens, with a cache and with recurrences
 sweep_speed.py       training steps alone, and together in a sweep
 data_speed.py        the input pipeline
 serve_speed.py       `s2sjax serve`; http_clients.py has its clients
+decode/              search, here and in other libraries, and against the number of tokens
 layers/              times of single layers; scaling.py fits their growth
 peers.py             alternating measurements of several libraries
 timing.py            times, compile times and the ceilings of a device

@@ -50,7 +50,8 @@ def bench(options: argparse.Namespace, start_jax: Callable[..., object]) -> None
         if not options.run:
             raise UserError("bench serve measures a run: name it, as in s2sjax bench serve --run runs/g2p")
         return serve_speed.bench(options.run, options.rounds)
-    from s2sjax.bench import data_speed, decode_speed, sweep_speed, train_speed
+    from s2sjax.bench import data_speed, sweep_speed, train_speed
+    from s2sjax.bench.decode import decode_speed
 
     if options.subject == "data":
         return data_speed.bench(options.rounds)
@@ -58,7 +59,7 @@ def bench(options: argparse.Namespace, start_jax: Callable[..., object]) -> None
     if options.subject == "sweep":
         return sweep_speed.bench(*given, options.members or (), options.dtype)
     if options.tokens:
-        from s2sjax.bench import decode_growth
+        from s2sjax.bench.decode import decode_growth
 
         return decode_growth.bench(*given, tuple(itertools.chain(*options.tokens)), options.mixers or ())
     if options.subject == "decode":

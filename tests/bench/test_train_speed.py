@@ -10,7 +10,8 @@ import jax
 import pytest
 
 from s2sjax import config
-from s2sjax.bench import decode_speed, peers, pretrained_models, timing, train_speed
+from s2sjax.bench import peers, pretrained_models, timing, train_speed
+from s2sjax.bench.decode import decode_speed
 from s2sjax.cli.arguments import COMMANDS
 from s2sjax.core.backend import device
 

@@ -18,8 +18,9 @@ import jax.numpy as jnp
 import numpy as np
 
 from s2sjax import config, models
-from s2sjax.bench import decode_speed, peers, result_files, scaling, timing
-from s2sjax.bench.decode_peers import Size
+from s2sjax.bench import peers, result_files, scaling, timing
+from s2sjax.bench.decode import decode_speed
+from s2sjax.bench.decode.decode_peers import Size
 from s2sjax.bench.result_files import Column, Row, milliseconds, percent, ratio, si
 from s2sjax.bench.train_speed import default_size
 from s2sjax.config.models.hybrid_settings import ATTENTION

@@ -9,9 +9,10 @@ import numpy as np
 import pytest
 
 from s2sjax import config, models
-from s2sjax.bench import decode_growth, decode_speed, peers
-from s2sjax.bench.decode_growth import TRANSFORMER
-from s2sjax.bench.decode_speed import Size
+from s2sjax.bench import peers
+from s2sjax.bench.decode import decode_growth, decode_speed
+from s2sjax.bench.decode.decode_growth import TRANSFORMER
+from s2sjax.bench.decode.decode_speed import Size
 from s2sjax.core.special_tokens import EOS
 
 TINY = config.Transformer(width=8, heads=2, feedforward=8, encoder_layers=1, decoder_layers=2, dropout=0.0)

@@ -6,8 +6,9 @@ import re
 import pytest
 
 from s2sjax import config
-from s2sjax.bench import decode_peers, decode_speed, peers
-from s2sjax.bench.decode_speed import Size
+from s2sjax.bench import peers
+from s2sjax.bench.decode import decode_peers, decode_speed
+from s2sjax.bench.decode.decode_speed import Size
 from s2sjax.core.backend.quantization import Quantised
 
 TINY = config.Transformer(width=8, heads=2, feedforward=8, encoder_layers=1, decoder_layers=1, dropout=0.0)

@@ -15,8 +15,9 @@ import jax
 import numpy as np
 
 from s2sjax import config, models
-from s2sjax.bench import decode_peers, peers, pretrained_models, result_files, timing
-from s2sjax.bench.decode_peers import Size
+from s2sjax.bench import peers, pretrained_models, result_files, timing
+from s2sjax.bench.decode import decode_peers
+from s2sjax.bench.decode.decode_peers import Size
 from s2sjax.bench.result_files import Column, milliseconds, percent, ratio, si
 from s2sjax.bench.train_speed import default_size
 from s2sjax.core.backend import quantization
