@@ -181,6 +181,18 @@ def test_hosts_that_split_products_go_on_and_evaluate_as_one_device_does(pod, wh
     assert (code, err) == (0, "") and pod.results(f"split-{name}") == before
 
 
+@pytest.mark.slow
+def test_two_hosts_that_count_as_two_slices_split_within_each_and_do_the_same(pod, whole, tmp_path):
+    two = Pod(tmp_path)
+    slices = "from s2sjax.training import mesh; mesh.slice_of = lambda device: device.process_index"
+    two.page.write_text(f"{PAGE}\n{slices}\n")
+    code, out, err = two.finish(2, 2, "slices", "--train.mesh.fsdp", "2")
+    assert (code, err) == (0, "") and "mesh: data 2 x fsdp 2 x tensor 1 on 4 cpu devices, 2 hosts" in out
+    assert two.losses("slices") == pytest.approx(pod.losses("whole"), abs=1e-5)
+    code, _, err = two.finish(2, 2, "never", "--train.mesh.fsdp", "4")
+    assert code == 2 and "the 2 slices have 2 devices each, and only data may cross slices" in err
+
+
 @pytest.mark.exhaustive
 def test_so_do_pods_killed_at_random(pod, whole):
     kills = [(2, 4, 5), (1, 2, 9), (2, 1, 12), (2, 2, 16), (1, 1, 19)]

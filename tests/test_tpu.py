@@ -37,15 +37,15 @@ def built(name: str, mesh: str, where: str = SLICE.name) -> tpu_programs.Built:
     return target(name, mesh, where).train_steps()[0]
 
 
-def target(name: str, mesh: str, where: str = SLICE.name) -> Target:
+def target(name: str, mesh: str, where: str = SLICE.name, slices: int = 1) -> Target:
     shape = MESHES[mesh]
     of = tpu_slices.find(where)
-    shape = config.replace(shape, data=of.size // (shape.fsdp * shape.tensor))
+    shape = config.replace(shape, data=slices * of.size // (shape.fsdp * shape.tensor))
     rows = LOCAL * shape.data * shape.fsdp
     data = config.Data(buckets=((LENGTH, LENGTH),), batch_tokens=2 * LENGTH * rows)
     train = config.Train(dtype="bfloat16", mesh=shape)
     task = Translation("law", data=data, model=zoo.widened(zoo.MODELS[name], 128), train=train).task()
-    return Target(task.replace(assets=task.assumed_assets((1024, 1024))), of, lambda line: None)
+    return Target(task.replace(assets=task.assumed_assets((1024, 1024))), of, lambda line: None, slices)
 
 
 def gathered_rows(step: tpu_programs.Built) -> list[hlo.Collective]:
@@ -128,6 +128,27 @@ def test_a_larger_slice_changes_the_mesh_alone():
     assert axes(small) == axes(large) == {("data",)}
     assert large.flops == pytest.approx(small.flops, rel=0.02)
     assert large.memory == pytest.approx(small.memory, rel=0.1)
+
+
+@pytest.mark.parametrize("mesh", MESHES)
+def test_between_slices_each_chip_sends_gradients_alone(mesh):
+    found = target("transformer-post", mesh, "v6e:2x2", slices=2)
+    assert [device.slice_index for device in found.mesh.devices.flat] == [0] * 4 + [1] * 4
+    step = found.train_steps()[0]
+    assert not step.problems and step.aliased >= step.held and not gathered_rows(step)
+    between = [each for each in step.collectives if each.between]
+    assert {each.axes for each in between} == {("data",)}
+    # The compiler gathers small sums instead of reducing them.
+    assert all(each.bytes <= 4096 for each in between if each.kind != "all-reduce")
+    assert sum(each.total for each in between) < step.held, "of parameters and two moments"
+    assert any(mesh in each.axes for each in step.collectives if not each.between)
+
+
+def test_fsdp_over_several_slices_is_refused():
+    experiment = Translation("law", model=zoo.MODELS["luong"], train=config.Train(mesh=config.Mesh(fsdp=8)))
+    task = experiment.task()
+    with pytest.raises(UserError, match="the 2 slices have 4 devices each, and only data may cross slices"):
+        Target(task, tpu_slices.find("v6e:2x2"), lambda line: None, slices=2)
 
 
 @pytest.mark.parametrize("where", ["v6e:8x8", "v5e:8x16", "v5p:2x2x4", "v4:4x4x4"])

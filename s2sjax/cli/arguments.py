@@ -351,6 +351,8 @@ COMMANDS = (
         option("--chip NAME", "H200, H100, A100, or TPU v4, v5e, v5p, v6e (default: H200)"),
         option("--compile TOPOLOGY", "compile the programs for this slice of a TPU pod, such as v6e:4x4 or v6e-16; no "
                "TPU is needed"),
+        option("--slices N", "with --compile: number of such slices, joined by the data-centre network (default: 1)",
+               type=int),
         option("--mesh DxFxT", "with --compile: data x fsdp x tensor, such as 4x4x1 (default: train.mesh of the "
                "experiment)"),
         *(option(f"--{side}-size N", f"entries of the {side} vocabulary; with both sizes, no data is read", type=int)

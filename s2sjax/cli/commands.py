@@ -244,6 +244,8 @@ def plan(options: argparse.Namespace, fields: list[str]) -> None:
     if options.compile is None:
         if options.mesh is not None:
             raise UserError("--mesh is for --compile TOPOLOGY: give both, or set --train.mesh.fsdp and so on")
+        if options.slices is not None:
+            raise UserError("--slices is for --compile TOPOLOGY, a slice: give both, or leave out --slices")
         cache = start_jax()
         devices = 8 if options.devices is None else options.devices
         print(mesh_report.plan(experiment, devices, options.chip or "H200", sizes, command, cache))
@@ -252,7 +254,8 @@ def plan(options: argparse.Namespace, fields: list[str]) -> None:
         if getattr(options, name) is not None:
             raise UserError(f"--compile {options.compile} determines the devices: leave out --{name}")
     note = partial(print, flush=True)
-    for line in tpu_report.plan(experiment, options.compile, options.mesh, sizes, command, start_jax, note):
+    slices = 1 if options.slices is None else options.slices
+    for line in tpu_report.plan(experiment, options.compile, options.mesh, sizes, command, start_jax, note, slices):
         note(line)
 
 

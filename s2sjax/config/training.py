@@ -27,7 +27,10 @@ SIZED_BY_DATA = ("steps", "evaluate_every", "save_every")
 
 @settings
 class Mesh:
-    """The device mesh. `data` -1 uses all devices that the other axes do not use."""
+    """The device mesh. `data` -1 uses all devices that the other axes do not use.
+
+    Of several slices of TPUs, each has its own fsdp and tensor: only data crosses the network between them.
+    """
 
     data: int = -1
     """data parallelism: number of copies of the model, each with a part of the batch"""

@@ -3,6 +3,11 @@
     %all-gather.1 = bf16[512,512]{1,0:T(8,128)(2,1)} all-gather(%p), channel_id=5, replica_groups=[2,4]<=[8], ...
 
 A collective in the body of a loop is executed as often as the loop runs.
+
+With several slices, this is the program of one slice, and its groups number the devices of the slice. What it exchanges
+with the other slices is sent through the hosts:
+
+    %send = (f32[32,8,128]{2,1,0}, ...) send(%x, %token), ... {_xla_megascale_transfer_type="ALL_REDUCE", ...}
 """
 
 from __future__ import annotations
@@ -23,6 +28,7 @@ BYTES = {
 KINDS = ("all-reduce", "all-gather", "reduce-scatter", "all-to-all", "collective-permute")
 _HEAD = re.compile(r"^(ENTRY )?%?([\w.\-]+) \(.*\{\s*$")
 _COLLECTIVE = re.compile(rf" = (.*?) ({'|'.join(KINDS)})(-start)?\(")
+_BETWEEN = re.compile(r' = (.*?) send\(.*_xla_host_transfer_rendezvous="([^"]*)".*_xla_megascale_transfer_type="(\w+)"')
 _ARRAY = re.compile(rf"\b({'|'.join(BYTES)})\[([\d,]*)\](?:\{{([\d,]*)(?::([^}}]*))?\}})?")
 _CALLED = re.compile(r"(?:calls|to_apply|body|true_computation|false_computation)=%?([\w.\-]+)")
 _CALLED_LISTS = re.compile(r"(?:branch_computations|called_computations)=\{([^}]*)\}")
@@ -34,10 +40,14 @@ class Collective(NamedTuple):
     axes: tuple[str, ...]
     """mesh axes over which it communicates; () if unknown"""
     bytes: int
-    """size of the whole array on a device: the result of an all-gather, the input of a reduce-scatter"""
+    """size of the whole array on a device: the result of an all-gather, the input of a reduce-scatter; between slices,
+    what the chip sends
+    """
     times: int
     """number of executions per step"""
     shapes: tuple[tuple[int, ...], ...]
+    between: bool = False
+    """whether it crosses slices"""
 
     @property
     def total(self) -> int:
@@ -120,7 +130,7 @@ class Module:
         return sum(self.times(caller) * often for caller, often in self._callers[computation])
 
     def collectives(self, mesh: Mapping[str, int]) -> list[Collective]:
-        """The collectives of the program. `mesh` maps the names of the axes to their sizes, in order.
+        """The collectives of the program. `mesh` maps the names of the axes to their sizes within a slice, in order.
 
         An asynchronous collective, written in several parts, counts once. The parts of a chain overlap with other work,
         including loops that start and end meanwhile, so the least executed part gives the number of chains.
@@ -128,19 +138,27 @@ class Module:
         found: dict[str, Collective] = {}
         for name, body in self.computations.items():
             for number, line in enumerate(body):
+                if crossing := _BETWEEN.search(line):
+                    sent, key, kind = arrays(crossing[1])[0], crossing[2], crossing[3].lower().replace("_", "-")
+                    found[key] = Collective(
+                        kind, ("data",), sent.bytes, max(1, self.times(name)), (sent.shape,), between=True
+                    )
                 match = _COLLECTIVE.search(line)
                 if not match:
                     continue
                 channel = re.search(r"channel_id=(\d+)", line)
-                key = channel[1] if channel else f"{name} {number}"
                 given, kind, start = match[1], match[2], bool(match[3])
+                # With several slices, the two halves of an all-reduce share a channel.
+                key = f"{kind} {channel[1]}" if channel else f"{name} {number}"
+                members = len(_first_group(line) or [1]) if kind == "reduce-scatter" else 1
                 # The compiler writes a reduce-scatter as an all-reduce after which each device keeps a part.
                 kind = "reduce-scatter" if kind == "all-reduce" and name.startswith("all-reduce-scatter") else kind
                 moved = _moved(arrays(given), kind, start)
                 times = max(1, self.times(name))
                 one = Collective(
-                    kind, axes_of(line, mesh), sum(each.bytes for each in moved), times, tuple(a.shape for a in moved)
-                )
+                    kind, axes_of(line, mesh), members * sum(each.bytes for each in moved), times,
+                    tuple(each.shape for each in moved),
+                )  # fmt: skip
                 better = min if "chain_id=" in line else max
                 found[key] = better(found.get(key, one), one, key=lambda each: each.total)
         return list(found.values())
@@ -159,7 +177,8 @@ def _moved(given: list[Array], kind: str, start: bool) -> list[Array]:
     """The communicated arrays among the results of an instruction: a `-start` instruction also returns its inputs."""
     if kind == "collective-permute":
         return given[:1]
-    return given[len(given) // 2 :] if start and kind == "all-gather" and len(given) > 1 else given
+    apart = start and kind in ("all-gather", "reduce-scatter") and len(given) > 1
+    return given[len(given) // 2 :] if apart else given
 
 
 # --------------------------------------------------------------------------------- mesh axes
@@ -209,7 +228,8 @@ def _iota(sizes: str, order: str | None) -> np.ndarray:
 
 PROBLEMS = {
     "float64": r"\bf64\[",
-    "a callback to the host": r'custom_call_target="[^"]*(callback|py_)[^"]*"| (infeed|outfeed|send|recv)\(',
+    "a callback to the host": r'custom_call_target="[^"]*(callback|py_)[^"]*"'
+    r"| (infeed|outfeed|send|recv)\((?!.*_xla_megascale)",
 }
 
 

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 from s2sjax import config
 from s2sjax.core.backend.device import on_cpu
 from s2sjax.errors import UserError
-from s2sjax.plan import chips, recorded_errors
+from s2sjax.plan import chips, recorded_errors, tpu_slices
 from s2sjax.plan.cost_model import USABLE, Mesh, Prediction, Program
 from s2sjax.runs import initial_settings
 from s2sjax.tasks.task import Task, task_of
@@ -39,7 +40,7 @@ def plan(
         raise UserError(f"--devices is {devices}: it must be at least 1")
     name, found = chips.find(chip)
     program = Program(task_with_assets(experiment, sizes))
-    meshes = list(candidates(program, devices))
+    meshes = list(candidates(program, devices, found.domain if name in tpu_slices.SHAPES else devices))
     program.compile(max(program.rows(mesh.data_parallel_size) // mesh.data_parallel_size for mesh in meshes))
     ranked = rank([program.predict(mesh, found) for mesh in meshes], found)
     best = ranked[0]
@@ -75,15 +76,19 @@ def task_with_assets(experiment: config.Experiment, sizes: tuple[int, int] | Non
         raise UserError(f"{error}; or give --source-size and --target-size, then no data is needed") from error
 
 
-def candidates(program: Program, devices: int) -> Iterator[Mesh]:
-    """Every data x fsdp x tensor of `devices` devices, except those that training would refuse."""
+def candidates(program: Program, devices: int, domain: int) -> Iterator[Mesh]:
+    """Every data x fsdp x tensor of `devices` devices, except those that training would refuse.
+
+    domain: number of devices within which fsdp and tensor stay, such as those of a slice of TPUs.
+    """
+    within = devices if devices <= domain else math.gcd(devices, domain)
     for tensor in (n for n in _divisors(devices) if n <= WIDEST):
         try:
             program.held(Mesh(1, 1, tensor))
         except UserError:
             continue
         if all(n % tensor == 0 for n in program.task.heads):
-            for fsdp in _divisors(devices // tensor):
+            for fsdp in (n for n in _divisors(devices // tensor) if within % (n * tensor) == 0):
                 mesh = Mesh(devices // tensor // fsdp, fsdp, tensor)
                 try:
                     program.task.check_mesh(mesh._asdict())

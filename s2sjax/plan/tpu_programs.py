@@ -1,4 +1,4 @@
-"""Compiles the programs of an experiment for a slice of a TPU pod that is not available here. Nothing is run.
+"""Compiles the programs of an experiment for slices of TPU pods that are not available here. Nothing is run.
 
 The train step of every bucket and the prediction programs are those of a run on that slice: the same functions, mesh,
 shardings and donated buffers, traced for the target platform (core/backend/device.py). Memory, FLOPs and collectives
@@ -86,12 +86,12 @@ class DoesNotFit(Exception):
 
 
 class Target:
-    """An experiment on a slice, with the mesh and the batch sizes for which it is compiled."""
+    """An experiment on one or several slices of a kind, with the mesh and the batch sizes for which it is compiled."""
 
-    def __init__(self, task: Task, of: tpu_slices.Slice, note: Note = print):
+    def __init__(self, task: Task, of: tpu_slices.Slice, note: Note = print, slices: int = 1):
         e = self.experiment = task.experiment
-        self.task, self.slice, self.note = task, of, note
-        self.devices = tpu_slices.devices(of)
+        self.task, self.slice, self.note, self.slices = task, of, note, slices
+        self.devices = tpu_slices.devices(of, slices)
         self.mesh = meshes.make_mesh(e.train.mesh, self.devices)
         task.check_mesh(self.mesh.shape)
         self.rules = task.rules if self.mesh.shape["tensor"] > 1 else ()
@@ -99,6 +99,10 @@ class Target:
         self.buckets = sorted(map(tuple, e.data.buckets), key=sum, reverse=True)  # type: ignore[arg-type]
         plan = batch_plan.Plan(np.array(self.buckets), self.buckets, e.data.batch_tokens, 0, parts)
         self.rows = dict(zip(self.buckets, plan.rows))
+
+    @property
+    def name(self) -> str:
+        return self.slice.name if self.slices == 1 else f"{self.slices} slices of {self.slice.name}"
 
     def train_steps(self, buckets: Sequence[tuple[int, ...]] | None = None) -> list[Built]:
         """Compiles the train steps of all buckets, or of the given ones, largest first. Raises DoesNotFit."""
@@ -125,6 +129,8 @@ class Target:
     def _compiled(self, lowered: Iterable[Lowered]) -> list[Built]:
         """Traces the programs one by one, and compiles several at once."""
         options = device.compiler_options()
+        sizes = dict(self.mesh.shape)
+        within = sizes | {"data": sizes["data"] // self.slices}
 
         def build(one: Lowered) -> Built:
             begin = time.perf_counter()
@@ -134,7 +140,7 @@ class Target:
                 raise _explained(one.name, error) from error
             seconds = time.perf_counter() - begin
             self.note(f"compiled {one.name} in {seconds:.0f} s")
-            return _measured(one, program, seconds, dict(self.mesh.shape))
+            return _measured(one, program, seconds, within)
 
         with ThreadPoolExecutor(device.compile_threads()) as pool:
             return list(pool.map(build, list(lowered)))

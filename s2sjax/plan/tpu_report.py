@@ -1,4 +1,4 @@
-"""Report on an experiment compiled for a slice of a TPU pod, compared with the prediction."""
+"""Report on an experiment compiled for slices of TPU pods, compared with the prediction."""
 
 from __future__ import annotations
 
@@ -34,19 +34,22 @@ def plan(
     command: str,
     start_jax: Callable[[], Path],
     note: Note = print,
+    slices: int = 1,
 ) -> Iterator[str]:
     """Yields the lines of the report, each as soon as it is known.
 
     `start_jax` returns the compilation cache directory; `note` is called whenever a program is compiled.
     """
     of = tpu_slices.find(topology)
+    if slices < 1:
+        raise UserError(f"--slices is {slices}: it must be at least 1")
     if why := tpu_slices.missing():
         raise UserError(why)
     if mesh is not None:
         experiment = replace(experiment, train=replace(experiment.train, mesh=parse_mesh(mesh)))
     cache = start_jax()
     task = task_with_assets(experiment, sizes)
-    target = Target(task, of, note)
+    target = Target(task, of, note, slices)
     yield from _head(target)
     yield from _advice(target)
     shape = Mesh(*target.mesh.shape.values())
@@ -63,7 +66,7 @@ def plan(
     with contextlib.suppress(OSError):  # the report does not need the record
         recorded_errors.keep(cache / recorded_errors.FILE, [most])
     yield from ("", *_table([*steps, *others], chips.CHIPS[of.chip]), "")
-    yield from _collectives(steps[0], shape)
+    yield from _collectives(steps[0], shape, slices)
     yield from _warnings(steps, others)
     yield (
         f"the prediction for {steps[0].name}: {readable_size(most.predicted)} per chip, {most.error:+.0%} compared "
@@ -90,14 +93,14 @@ def record(target: Target, program: Program, step: Built) -> recorded_errors.Rec
     own = step.rows // meshes.data_parallel_size(target.mesh)
     exchanged: dict[str, float] = defaultdict(float)
     for one in step.collectives:
-        exchanged[f"{one.kind} {'+'.join(one.axes) or 'unknown'}"] += one.total
+        exchanged[f"{one.kind} {'+'.join(one.axes) or 'unknown'}{' between slices' * one.between}"] += one.total
     return recorded_errors.Record(
         experiment=target.experiment.name,
         model=target.task.model_name,
         weights=program.weights,
         dtype=target.experiment.train.dtype,
-        topology=target.slice.name,
-        chips=target.slice.size,
+        topology=target.name,
+        chips=target.mesh.size,
         mesh=(shape.data, shape.fsdp, shape.tensor),
         bucket=step.bucket,
         rows=step.rows,
@@ -119,8 +122,8 @@ def _head(target: Target) -> Iterator[str]:
     e, of = target.experiment, target.slice
     chip = chips.CHIPS[of.chip]
     yield (
-        f"{e.name}: {target.task.model_name} in {e.train.dtype}, compiled for {of.name} ({of.type}): {of.size:,} "
-        f"chips of {chip.memory / GIB:.1f} GiB"
+        f"{e.name}: {target.task.model_name} in {e.train.dtype}, compiled for {target.name} ({of.type}): "
+        f"{target.mesh.size:,} chips of {chip.memory / GIB:.1f} GiB"
     )
     shape = " x ".join(f"{name} {size}" for name, size in target.mesh.shape.items())
     yield f"mesh {shape}; {versions()}; nothing is run"
@@ -154,17 +157,22 @@ def _table(built: Sequence[Built], chip: chips.Chip) -> list[str]:
     return [*aligned(lines, first="<"), note]
 
 
-def _collectives(step: Built, mesh: Mesh) -> Iterator[str]:
+def _collectives(step: Built, mesh: Mesh, slices: int) -> Iterator[str]:
+    """Yields the communication of a chip: with several slices, first inside its slice, then between the slices."""
     if mesh.size == 1:
         return
-    yield f"communication of each chip in {step.name}"
-    times, sizes = Counter[tuple[str, str]](), Counter[tuple[str, str]]()
-    for one in step.collectives:
-        group = one.kind, " + ".join(one.axes) or "unknown"
-        times[group] += one.times
-        sizes[group] += one.total
-    for (kind, axes), size in sizes.most_common():
-        yield f"  {kind:20}{axes:16}{times[kind, axes]:>6,} times{readable_size(size):>10}"
+    for between in (False, True)[:slices]:
+        chosen = [one for one in step.collectives if one.between == between]
+        where = f" {'between slices' if between else 'inside its slice'}" * (slices > 1)
+        total = f": {readable_size(sum(one.total for one in chosen))}" * (slices > 1)
+        yield f"communication of each chip{where} in {step.name}{total}"
+        times, sizes = Counter[tuple[str, str]](), Counter[tuple[str, str]]()
+        for one in chosen:
+            group = one.kind, " + ".join(one.axes) or "unknown"
+            times[group] += one.times
+            sizes[group] += one.total
+        for (kind, axes), size in sizes.most_common():
+            yield f"  {kind:20}{axes:16}{times[kind, axes]:>6,} times{readable_size(size):>10}"
 
 
 def _warnings(steps: Sequence[Built], others: Sequence[Built]) -> Iterator[str]:
@@ -184,13 +192,14 @@ def _remedy(target: Target, held: int, params: int, failure: DoesNotFit) -> Iter
     """Yields what is too large, by how much, and the smallest change with which the program compiled and fits."""
     over = (failure.used - failure.limit) / GIB
     first = (
-        f"{failure.name} does not fit on {target.slice.name} with the mesh "
+        f"{failure.name} does not fit on {target.name} with the mesh "
         f"{' x '.join(map(str, target.mesh.shape.values()))}: it needs {failure.used / GIB:.2f} GiB of the "
         f"{failure.limit / GIB:.2f} GiB available, {over:.2f} GiB too much"
     )
     for change in changes(target, held, params, failure):
         try:
-            other = Target(target.task.replace(experiment=change.experiment), target.slice, lambda line: None)
+            task = target.task.replace(experiment=change.experiment)
+            other = Target(task, target.slice, lambda line: None, target.slices)
             step = other.train_steps(other.buckets[:1])[0]
         except (DoesNotFit, UserError):
             continue

@@ -11,7 +11,7 @@ import math
 import os
 import platform
 import sys
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 
@@ -71,8 +71,8 @@ def missing() -> str:
     return ""
 
 
-def devices(of: Slice) -> list[jax.Device]:
-    """The devices of a slice, as compilation targets. Raises UserError if the TPU compiler is not available."""
+def devices(of: Slice, slices: int = 1) -> list[jax.Device]:
+    """The devices of one or several slices, as compilation targets. Raises UserError without the TPU compiler."""
     if why := missing():
         raise UserError(why)
     # Otherwise libtpu asks Google Cloud which TPU this is. Several processes may load it because there is no TPU.
@@ -83,12 +83,14 @@ def devices(of: Slice) -> list[jax.Device]:
     os.environ.setdefault("TPU_MIN_LOG_LEVEL", "3")
     from jax.experimental import topologies
 
-    cores = {"chip_config_name": "megacore"} if of.chip == "v4" else {}
+    options: dict[str, Any] = {"chip_config_name": "megacore"} if of.chip == "v4" else {}
+    if slices > 1:
+        options["num_slices"] = slices
     try:
         with quiet():
-            found = topologies.get_topology_desc(platform="tpu", topology_name=of.name, **cores).devices
+            found = topologies.get_topology_desc(platform="tpu", topology_name=of.name, **options).devices
     except jax.errors.JaxRuntimeError as error:
         reason = " ".join(str(error).split())
         raise UserError(f"libtpu knows no topology {of.name} ({reason}): choose another") from None
-    assert len(found) == of.size, f"{of.name} has {len(found)} devices"
+    assert len(found) == of.size * slices, f"{of.name} has {len(found)} devices"
     return list(found)

@@ -3,6 +3,9 @@
 The mesh has three axes: `data` splits the rows of a batch; `fsdp` splits the rows and every large parameter (ZeRO,
 Rajbhandari et al. 2020); `tensor` splits the dimensions of parameters that the rules name.
 
+TPUs of several slices talk over the data-centre network, which is slow: the `data` axis crosses slices, and `fsdp` and
+`tensor` stay within one. The same holds for GPUs and their hosts, unless a host has too few GPUs for `fsdp` x `tensor`.
+
 A rule is (regular expression for the path of a parameter, axis names of its *last* dimensions). The first match wins:
 
     (("feedforward/in/kernel", (None, "tensor")), ("feedforward/out/kernel", ("tensor", None)))
@@ -41,7 +44,7 @@ MIN_SIZE = 2**12
 def make_mesh(mesh: config.Mesh, devices: Sequence[jax.Device] | None = None) -> Mesh:
     """A mesh of all devices, data x fsdp x tensor; data = -1 is replaced by devices / (fsdp * tensor).
 
-    `make_mesh(config.Mesh(fsdp=4))` on 8 devices has the shape 2 x 4 x 1.
+    `make_mesh(config.Mesh(fsdp=4))` on 8 devices has the shape 2 x 4 x 1. Each slice has consecutive indices of `data`.
     """
     devices = jax.devices() if devices is None else devices
     count, split = len(devices), mesh.fsdp * mesh.tensor
@@ -49,10 +52,18 @@ def make_mesh(mesh: config.Mesh, devices: Sequence[jax.Device] | None = None) ->
         size = getattr(mesh, name)
         if size < 1 and not (name == "data" and size == -1):
             raise UserError(f"train.mesh.{name} is {size}: it must be at least 1")
-    if count % split:
+    slices = slices_of(devices)
+    size = math.gcd(*map(len, slices))
+    if size % split and devices[0].platform == "gpu":
+        slices, size = [list(devices)], count
+    if size % split:
+        found = f"there are {count} devices"
+        if len(slices) > 1:
+            sizes = " or ".join(map(str, sorted(set(map(len, slices)))))
+            found = f"the {len(slices)} slices have {sizes} devices each, and only data may cross slices"
         raise UserError(
-            f"train.mesh splits fsdp {mesh.fsdp} x tensor {mesh.tensor} = {split}, but there are {count} devices: "
-            f"the product must be one of {', '.join(str(n) for n in range(1, count + 1) if count % n == 0)}"
+            f"train.mesh splits fsdp {mesh.fsdp} x tensor {mesh.tensor} = {split}, but {found}: "
+            f"the product must be one of {', '.join(str(n) for n in range(1, size + 1) if size % n == 0)}"
         )
     data = count // split if mesh.data == -1 else mesh.data
     if data * split != count:
@@ -60,13 +71,31 @@ def make_mesh(mesh: config.Mesh, devices: Sequence[jax.Device] | None = None) ->
             f"train.mesh is {data} x {mesh.fsdp} x {mesh.tensor} = {data * split} devices, but there are {count}: "
             f"set train.mesh.data to {count // split}, or to -1"
         )
-    slices = len({getattr(device, "slice_index", 0) for device in devices if device.platform == "tpu"})
-    if slices > 1:
-        raise UserError(f"the devices belong to {slices} slices of TPU pods: launch on one slice")
     # Not `jax.make_mesh`: it rejects an axis that is only a part of an axis of the pod, such as a tensor axis of 4 on
-    # v6e:8x8, and GPUs of several hosts, each of which counts as a slice.
-    placed = mesh_utils.create_device_mesh((data, mesh.fsdp, mesh.tensor), devices, allow_split_physical_axes=True)
-    return Mesh(placed, AXES, axis_types=(AxisType.Auto,) * 3)
+    # v6e:8x8. Not `create_hybrid_device_mesh`, which does the same for slices of equal sizes alone.
+    placed = [
+        mesh_utils.create_device_mesh((len(one) // split, mesh.fsdp, mesh.tensor), one, allow_split_physical_axes=True)
+        for one in slices
+    ]
+    return Mesh(np.concatenate(placed), AXES, axis_types=(AxisType.Auto,) * 3)
+
+
+def slices_of(devices: Sequence[jax.Device]) -> list[list[jax.Device]]:
+    """The devices of each slice, in the given order."""
+    found: dict[int, list[jax.Device]] = {}
+    for device in devices:
+        found.setdefault(slice_of(device), []).append(device)
+    return [found[index] for index in sorted(found)]
+
+
+def slice_of(device: jax.Device) -> int:
+    """The index of the slice of a TPU; of a GPU, of the host, whose GPUs are connected by NVLink."""
+    if device.platform not in ("tpu", "gpu"):
+        return 0
+    index = getattr(device, "slice_index", None)
+    if index is not None:
+        return index
+    return device.process_index if device.platform == "gpu" else 0
 
 
 def data_parallel_size(mesh: AnyMesh) -> int:

@@ -166,10 +166,12 @@ def test_an_axis_beyond_a_node_goes_by_the_network():
 
 
 def test_candidates_divide_the_devices_and_the_model():
-    found = list(mesh_report.candidates(program(TINY["transformer"]), 12))
+    found = list(mesh_report.candidates(program(TINY["transformer"]), 12, 16))
     assert len(set(found)) == len(found) and all(mesh.size == 12 for mesh in found)
     assert {mesh.tensor for mesh in found} == {1, 2, 4}  # 4 heads: neither 3, 6 nor 12
     assert {mesh.fsdp for mesh in found if mesh.tensor == 1} == {1, 2, 3, 4, 6, 12}
+    beyond = mesh_report.candidates(program(TINY["transformer"]), 12, 8)  # slices of 8 and 4 devices
+    assert {mesh.fsdp * mesh.tensor for mesh in beyond} == {1, 2, 4}
 
 
 def predicted(mesh: Mesh, tokens: float, memory: int = 1) -> mesh_report.Prediction:

@@ -13,6 +13,7 @@ from s2sjax.core.backend import device
 from s2sjax.core.backend.batch_sharding import constrain_batch_sharding, gather_for_loop, gather_whole
 from s2sjax.errors import UserError
 from s2sjax.plan import hlo, mesh_report, recorded_errors, tpu_programs, tpu_report, tpu_slices
+from s2sjax.plan.cost_model import Mesh
 from s2sjax.tasks import Translation
 from s2sjax.training import mesh as meshes
 from s2sjax.training.compiled_steps import Programs
@@ -96,6 +97,36 @@ def test_a_chain_that_goes_on_beside_a_loop_is_one_collective():
     text = text.replace("channel_id=3, replica_groups=[2,4]<=[4,2]T(1,0)", 'channel_id=3, attributes={chain_id="0"}')
     (found,) = [each for each in hlo.Module(text).collectives(MESH) if each.kind == "all-gather"]
     assert (found.bytes, found.times) == (16 * 8 * 2, 1)
+
+
+OF_SLICES = """ENTRY %main () -> f32[] {
+  %scattered = f32[8,128]{1,0} reduce-scatter(%g), channel_id=2, replica_groups={{0,1,2,3}}, dimensions={0}
+  %send = (f32[1,8,128]{2,1,0}, u32[], token[]) send(%x, %token), channel_id=2, is_host_transfer=true, \
+frontend_attributes={_xla_host_transfer_handler_name="xla_megascale_runtime",\
+_xla_host_transfer_rendezvous="all-reduce.2_0",_xla_megascale_reduce_operation="SUM",\
+_xla_megascale_target="{1,2}x{0:3}",_xla_megascale_transfer_type="ALL_REDUCE"}, backend_config={}
+  %send-done = token[] send-done(%send), channel_id=2, \
+frontend_attributes={_xla_host_transfer_handler_name="xla_megascale_runtime"}
+  ROOT %whole = f32[32,128]{1,0} all-gather(%y), channel_id=2, replica_groups={{0,1,2,3}}, dimensions={0}
+}
+"""
+
+
+def test_what_is_sent_to_other_slices_is_a_collective_of_its_own():
+    """It is sent through the hosts, which is no callback. Its two halves inside a slice share a channel."""
+    found = hlo.Module(OF_SLICES).collectives({"data": 4, "fsdp": 1, "tensor": 1})
+    assert [(one.kind, one.axes, one.bytes, one.between) for one in found] == [
+        ("reduce-scatter", ("data",), 32 * 128 * 4, False),
+        ("all-reduce", ("data",), 8 * 128 * 4, True),
+        ("all-gather", ("data",), 32 * 128 * 4, False),
+    ]
+    assert hlo.problems(OF_SLICES) == []
+    assert hlo.problems("%s = (f32[8], token[]) send(%x, %token)") == ["a callback to the host"]
+    lines = list(tpu_report._collectives(types.SimpleNamespace(collectives=found, name="step"), Mesh(8, 1, 1), 2))
+    assert [line.split(":")[0] for line in lines if not line.startswith(" ")] == [
+        "communication of each chip inside its slice in step", "communication of each chip between slices in step"
+    ]  # fmt: skip
+    assert lines[-1].split() == ["all-reduce", "data", "1", "times", "4.1", "kB"]
 
 
 @pytest.mark.parametrize("groups, axes", [
@@ -260,6 +291,8 @@ def test_the_message_of_the_compiler_is_understood(message):
     (["--compile", "v6e-16", "--devices", "8"], "--compile v6e-16 determines the devices: leave out --devices"),
     (["--compile", "v6e-16", "--chip", "v6e"], "--compile v6e-16 determines the devices: leave out --chip"),
     (["--mesh", "4x2x1"], "--mesh is for --compile TOPOLOGY: give both"),
+    (["--slices", "4"], "--slices is for --compile TOPOLOGY, a slice: give both, or leave out --slices"),
+    (["--compile", "v6e-16", "--slices", "0"], "--slices is 0: it must be at least 1"),
 ])  # fmt: skip
 def test_mistakes_are_one_line(call, arguments, message):
     code, out, err = call("plan", "experiments/reverse.py", *arguments)

@@ -9,6 +9,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from jax.experimental import mesh_utils
 from jax.sharding import PartitionSpec as P
 
 from s2sjax import config
@@ -138,14 +139,75 @@ class FakeDevice(SimpleNamespace):
     __hash__ = object.__hash__
 
 
-def test_tpus_of_several_slices_are_refused_and_gpus_of_several_hosts_are_not():
-    def two(platform):
-        return [FakeDevice(id=n, platform=platform, device_kind="fake", slice_index=n // 4) for n in range(8)]
+def fake_slices(platform, slices=2, size=4, **others):
+    """Devices of slices of size 2 x size / 2, listed in turns."""
+    return [
+        FakeDevice(
+            id=n, platform=platform, device_kind="TPU v6 lite" if platform == "tpu" else "fake", core_on_chip=0,
+            slice_index=n % slices, process_index=n % slices, coords=(n // slices % 2, n // slices // 2, 0), **others
+        )
+        for n in range(slices * size)
+    ]  # fmt: skip
 
-    with pytest.raises(UserError, match="belong to 2 slices of TPU pods: launch on one slice"):
-        mesh.make_mesh(config.Mesh(), two("tpu"))
-    made = mesh.make_mesh(config.Mesh(fsdp=4), two("gpu"))
-    assert [[device.slice_index for device in row] for row in made.devices[..., 0]] == [[0] * 4, [1] * 4]
+
+@pytest.mark.parametrize("platform", ["tpu", "gpu"])
+@pytest.mark.parametrize("slices", [2, 3])
+def test_data_crosses_slices_and_fsdp_and_tensor_stay_within_one(platform, slices):
+    fakes = fake_slices(platform, slices)
+    for fsdp, tensor in [(1, 1), (2, 1), (4, 1), (1, 4), (2, 2)]:
+        made = mesh.make_mesh(config.Mesh(fsdp=fsdp, tensor=tensor), fakes)
+        inside = 4 // (fsdp * tensor)
+        index = np.vectorize(lambda device: device.slice_index)(made.devices)
+        np.testing.assert_array_equal(index, np.repeat(np.arange(slices), inside)[:, None, None] + np.zeros_like(index))
+        hybrid = mesh_utils.create_hybrid_device_mesh(
+            (inside, fsdp, tensor), (slices, 1, 1), fakes, allow_split_physical_axes=True
+        )
+        np.testing.assert_array_equal(made.devices, hybrid)
+
+
+@pytest.mark.parametrize("shape", [config.Mesh(fsdp=8), config.Mesh(fsdp=2, tensor=4), config.Mesh(tensor=3)], ids=str)
+def test_a_mesh_that_does_not_fit_in_a_slice_says_what_would(shape):
+    words = "but the 2 slices have 4 devices each, and only data may cross slices: the product must be one of 1, 2, 4$"
+    with pytest.raises(UserError, match=words):
+        mesh.make_mesh(shape, fake_slices("tpu"))
+
+
+def test_fsdp_and_tensor_cross_hosts_of_gpus_only_if_they_must():
+    made = mesh.make_mesh(config.Mesh(fsdp=4, tensor=2), fake_slices("gpu"))
+    assert made.devices.shape == (1, 4, 2) and len(set(made.devices.flat)) == 8
+    with pytest.raises(UserError, match=r"but there are 8 devices: .* one of 1, 2, 4, 8$"):
+        mesh.make_mesh(config.Mesh(tensor=3), fake_slices("gpu"))
+
+
+def test_a_gpu_that_knows_no_slice_belongs_to_its_process_and_processes_may_differ_in_size():
+    fakes = [
+        FakeDevice(id=n, platform="gpu", device_kind="fake", process_index=process)
+        for n, process in enumerate([0, 0, 1, 1, 1, 1])
+    ]
+    made = mesh.make_mesh(config.Mesh(fsdp=2), fakes)
+    assert [[device.id for device in row] for row in made.devices[..., 0]] == [[0, 1], [2, 3], [4, 5]]
+    assert mesh.make_mesh(config.Mesh(fsdp=6), fakes).devices.shape == (1, 6, 1)
+
+
+@pytest.mark.parametrize("platform", ["tpu", "cpu"])
+def test_on_one_slice_the_order_is_that_of_jax(platform):
+    """Whatever its processes; on a CPU also if JAX numbers slices."""
+    fakes = fake_slices(platform, 1, 8) if platform == "tpu" else fake_slices(platform)
+    for shape in factorisations(8):
+        alone = mesh_utils.create_device_mesh(shape, fakes, allow_split_physical_axes=True)
+        np.testing.assert_array_equal(mesh.make_mesh(config.Mesh(*shape), fakes).devices, alone)
+
+
+@pytest.mark.parametrize("shape, rules", [
+    (config.Mesh(fsdp=4), ()), (config.Mesh(tensor=4), RULES), (config.Mesh(fsdp=2, tensor=2), RULES),
+], ids=["fsdp", "tensor", "all three"])  # fmt: skip
+def test_one_device_equals_two_slices_of_four(shape, rules, monkeypatch):
+    monkeypatch.setattr(mesh, "slice_of", lambda device: device.id % 2)
+    one, numbers = one_device(2)
+    eight, eight_numbers = train(jax.devices(), shape, rules, 2)
+    assert [device.id for device in mesh.make_mesh(shape).devices.flat] == [0, 2, 4, 6, 1, 3, 5, 7]
+    jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, atol=1e-5, rtol=0), eight, one)
+    np.testing.assert_allclose(eight_numbers["loss"], numbers["loss"], rtol=1e-5)
 
 
 class NumberedRows:
@@ -165,18 +227,22 @@ PODS = [(processes, devices) for processes in range(1, 5) for devices in range(1
 
 
 @pytest.mark.parametrize("processes, devices", PODS, ids=[f"{p}x{d}" for p, d in PODS])
-@pytest.mark.parametrize("order", ["by process", "in turns", "shuffled"])
+@pytest.mark.parametrize("order", ["by process", "in turns", "shuffled", "slices"])
 def test_every_device_of_every_pod_gets_the_rows_that_its_sharding_says(processes, devices, order, monkeypatch):
     """The batches of all processes form one global array, for every mesh; processes may share rows."""
     fakes = [
         FakeDevice(id=n, process_index=n // devices, platform="cpu", device_kind="fake", slice_index=0)
         for n in range(processes * devices)
     ]
-    if order == "in turns":
+    if order == "slices":  # each process is one
+        monkeypatch.setattr(mesh, "slice_of", lambda device: device.process_index)
+    if order in ("in turns", "slices"):
         fakes.sort(key=lambda one: one.id % devices)
     elif order == "shuffled":
         fakes = [fakes[n] for n in np.random.default_rng(0).permutation(len(fakes))]
     for data, fsdp, tensor in factorisations(len(fakes)):
+        if order == "slices" and devices % (fsdp * tensor):
+            continue
         where = mesh.make_mesh(config.Mesh(data, fsdp, tensor), fakes)
         plan = Plan(np.full((30, 1), 2), [(3,)], tokens=18, seed=0, multiple=data * fsdp)
         whole = make_batch(NumberedRows(), plan, 1)
