@@ -39,7 +39,7 @@ test-tpu: .venv/tpu
 test-gpu: .venv/gpu-dev
 	@$(BIN)/python -c 'import jax, sys; sys.exit(jax.default_backend() != "gpu")' || \
 	  { echo "JAX finds no GPU here: s2sjax doctor says what to install"; exit 2; }
-	@JAX_PLATFORMS=cuda XLA_PYTHON_CLIENT_PREALLOCATE=false $(PYTEST) -n 8 $(addprefix tests/,test_gpu.py core/attention/test_decode_kernel.py core/attention/test_short_sequence_kernel.py)
+	@JAX_PLATFORMS=cuda XLA_PYTHON_CLIENT_PREALLOCATE=false $(PYTEST) -n 8 $(addprefix tests/,test_gpu.py core/attention/test_decode_kernel.py core/attention/test_short_sequence_kernel.py core/mixers/test_chunk_kernels.py)
 
 # Executes every notebook afresh on the CPU; notebooks/execute.py --write also stores the new outputs.
 notebooks: .venv/dev
@@ -76,7 +76,7 @@ endef
 bench bench-gpu: SHELL := /bin/bash
 
 # Each claim one after the other; what is measured already is not measured again. See docs/claims.md.
-CLAIMS := length fibonacci gradients reversal beam units table1 cost alignment pretraining mixers
+CLAIMS := length fibonacci gradients reversal beam units table1 cost alignment pretraining mixers statistical
 SIZE ?= small
 claims: .venv/run
 	@for claim in $(CLAIMS); do $(BIN)/python experiments/claims/$$claim.py --size $(SIZE) || exit; done

@@ -71,8 +71,8 @@ def _forward_kernel(
 ) -> Array:
     def kernel(queries, keys, values, lengths, *rest):
         *bias, attended = rest
-        p = _weights(_all(queries), _all(keys), lengths[0], static.causal, *map(_all, bias))
-        _put(attended, _product(p.astype(values.dtype), _all(values)))
+        p = _weights(load_tile(queries), load_tile(keys), lengths[0], static.causal, *map(load_tile, bias))
+        store_tile(attended, product(p.astype(values.dtype), load_tile(values)))
 
     [attended] = _call(kernel, (queries, keys, values), lengths, bias, [queries], static)
     return attended
@@ -94,16 +94,16 @@ def _backward_kernel(
 
     def kernel(queries, keys, values, gradient, lengths, *rest):
         bias, (d_queries, d_keys, d_values, *d_scores) = rest[: len(rest) - outputs], rest[len(rest) - outputs :]
-        q, k, d_out = _all(queries), _all(keys), _all(gradient)
-        p = _weights(q, k, lengths[0], static.causal, *map(_all, bias))
-        _put(d_values, _product(p.astype(q.dtype), d_out, 0, 0))
-        d_p = _product(d_out, _all(values), 1, 1)
+        q, k, d_out = load_tile(queries), load_tile(keys), load_tile(gradient)
+        p = _weights(q, k, lengths[0], static.causal, *map(load_tile, bias))
+        store_tile(d_values, product(p.astype(q.dtype), d_out, 0, 0))
+        d_p = product(d_out, load_tile(values), 1, 1)
         d_e = p * (d_p - jnp.sum(p * d_p, axis=1, keepdims=True))
         for ref in d_scores:
-            _put(ref, d_e)
+            store_tile(ref, d_e)
         d_e = (d_e * scale).astype(q.dtype)
-        _put(d_queries, _product(d_e, k))
-        _put(d_keys, _product(d_e, q, 0, 0))
+        store_tile(d_queries, product(d_e, k))
+        store_tile(d_keys, product(d_e, q, 0, 0))
 
     found: list[Array | jax.ShapeDtypeStruct] = [queries, keys, values]
     if bias is not None:
@@ -158,7 +158,7 @@ def _call(
 
 def _weights(q: Array, k: Array, length: Array, causal: bool, bias: Array | float = 0.0) -> Array:
     """The attention weights over the first `length` keys, if causal only up to the query: float32 [T, S]."""
-    scores = _product(q, k, 1, 1) * q.shape[-1] ** -0.5 + bias
+    scores = product(q, k, 1, 1) * q.shape[-1] ** -0.5 + bias
     query, key = (lax.broadcasted_iota(jnp.int32, scores.shape, axis) for axis in (0, 1))
     seen = (key < length) & (key <= query) if causal else key < length
     scores = jnp.where(seen, scores, LOWEST)
@@ -166,7 +166,7 @@ def _weights(q: Array, k: Array, length: Array, causal: bool, bias: Array | floa
     return weights / jnp.maximum(jnp.sum(weights, axis=1, keepdims=True), 1e-30)
 
 
-def _product(x: Array, y: Array, x_axis: int = 1, y_axis: int = 0) -> Array:
+def product(x: Array, y: Array, x_axis: int = 1, y_axis: int = 0) -> Array:
     return lax.dot_general(x, y, (((x_axis,), (y_axis,)), ((), ())), preferred_element_type=jnp.float32)
 
 
@@ -180,7 +180,7 @@ def _tile(ref) -> tuple[tuple[Array, Array], Array]:
     return (row, column), (row < rows) & (column < columns)
 
 
-def _all(ref) -> Array:
+def load_tile(ref) -> Array:
     """Loads a matrix into a tile, with zeros where it has no elements."""
     from jax.experimental.pallas import triton
 
@@ -188,7 +188,7 @@ def _all(ref) -> Array:
     return triton.load(ref.at[at], mask=exists, other=0)
 
 
-def _put(ref, value: Array) -> None:
+def store_tile(ref, value: Array) -> None:
     """Stores the elements of a tile that exist."""
     from jax.experimental.pallas import triton
 

@@ -3,6 +3,7 @@
 layers              the table MIXERS, and the functions that apply a layer to sequences and to single positions
 forms               one recurrence as a scan, an associative scan, or products over chunks
 chunks              what recurrences with a matrix state share: products within chunks, states between them
+chunk_kernels       what the positions of a chunk read, as kernels for NVIDIA GPUs
 decayed             linear attention, retention, state-space duality, gated linear attention
 delta_rule          the delta rule, with and without decay
 mlstm               a matrix state with exponential gates

@@ -25,6 +25,7 @@ from jaxtyping import Array, Bool, Float
 
 from s2sjax.core.backend import device
 from s2sjax.core.backend.matmul import at_least_float32
+from s2sjax.core.mixers import chunk_kernels
 
 MatrixState = Float[Array, "B N K V"]
 
@@ -118,6 +119,35 @@ def differences(b: Float[Array, "*shape C"]) -> Float[Array, "*shape C C"]:
 
 
 differences.defvjp(lambda b: (differences(b), None), lambda _, gradient: (jnp.sum(gradient - gradient.mT, axis=-1),))
+
+
+def read(
+    query: Float[Array, "B M C G K"],
+    key: Float[Array, "B M C G K"],
+    value: Float[Array, "B M C N V"],
+    row: Float[Array, "M B N C"],
+    column: Float[Array, "M B N C"],
+    from_start: Float[Array, "M B N C"],
+    states: Float[Array, "M B N K V"],
+    pairs: Bool[Array, "#M #B C C"],
+) -> Float[Array, "B M C N V"]:
+    """y_i above, plus what position i reads from the state before its chunk: s_i S^T q_i, for s = from_start."""
+    if chunk_kernels.fits(key, value):
+        batch_first = lambda x: jnp.swapaxes(x, 0, 1)
+        if key.shape[3] < value.shape[3]:
+            query, key = query[:, :, :, 0], key[:, :, :, 0]
+        shape = (value.shape[1], len(value))
+        pairs = (
+            pairs[0, 0] if pairs.shape[:2] == (1, 1) else batch_first(jnp.broadcast_to(pairs, shape + pairs.shape[2:]))
+        )
+        rows = map(batch_first, (row, column, from_start))
+        return chunk_kernels.read(value, query, key, *rows, batch_first(states), pairs.astype(jnp.int8))
+    dtype = value.dtype
+    query, key, value = map(heads_first, (query, key, value))
+    own = attend(query, key, value, row, column, pairs)
+    past = einsum("mbgik,mbgrkv->mbgriv", query, _grouped(states, query.shape[2])).reshape(own.shape)
+    return positions_first((own + past * from_start[..., None]).astype(dtype))
+
 
 # -------------------------------------------------------------------------------------- between chunks
 

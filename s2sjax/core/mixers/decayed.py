@@ -23,7 +23,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float
 
 from s2sjax.core.backend.matmul import at_least_float32
-from s2sjax.core.mixers.chunks import MatrixState, attend, carried, einsum, heads_first, positions_first
+from s2sjax.core.mixers.chunks import MatrixState, carried, einsum, heads_first, positions_first, read
 from s2sjax.core.mixers.forms import Inputs, Recurrence, Sight
 
 FORGOTTEN = -30.0
@@ -64,20 +64,18 @@ def _decayed_step(state: MatrixState, inputs: Inputs) -> tuple[MatrixState, Arra
 
 
 def _decayed_chunks(state: MatrixState, inputs: Inputs, sight: Sight) -> tuple[MatrixState, Array]:
-    query, key, value = (heads_first(inputs[name]) for name in ("query", "key", "value"))
+    key, value = heads_first(inputs["key"]), heads_first(inputs["value"])
     dtype, groups, heads = value.dtype, key.shape[2], value.shape[2]
     b = jnp.cumsum(bounded(heads_first(inputs["log_decay"]), state.dtype), axis=3)  # [M, B, N, C]
-    own = attend(query, key, value, b, -b, sight.pairs)
 
-    grouped = lambda x: x.reshape(*x.shape[:2], groups, heads // groups, *x.shape[3:])  # N -> G, R
     to_end = jnp.where(sight.after[:, :, None], jnp.exp(b[..., -1:] - b), 0)[..., None]
-    update = jnp.einsum("mbgjk,mbgrjv->mbgrkv", key, grouped((value * to_end).astype(dtype)))
+    late = (value * to_end).astype(dtype).reshape(*value.shape[:2], groups, heads // groups, *value.shape[3:])
+    update = jnp.einsum("mbgjk,mbgrjv->mbgrkv", key, late)
     through = jnp.where(sight.through[:, :, None], jnp.exp(b[..., -1]), 0)[..., None]
     states, last = carried(state, through, update.reshape(*through.shape[:3], *update.shape[-2:]))
 
-    from_start = jnp.where(sight.before[:, :, None], jnp.exp(b), 0)[..., None]
-    past = einsum("mbgik,mbgrkv->mbgriv", query, grouped(states)).reshape(own.shape)
-    return last, positions_first((own + past * from_start).astype(dtype))
+    from_start = jnp.where(sight.before[:, :, None], jnp.exp(b), 0)
+    return last, read(inputs["query"], inputs["key"], inputs["value"], b, -b, from_start, states, sight.pairs)
 
 
 DECAYED = Recurrence(matrix_start, _decayed_step, {"key": 0, "log_decay": 0}, _decayed_chunks)

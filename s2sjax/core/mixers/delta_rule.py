@@ -22,13 +22,12 @@ from jaxtyping import Array, Float
 
 from s2sjax.core.mixers.chunks import (
     MatrixState,
-    attend,
     carried,
     differences,
     einsum,
     exponentials,
     heads_first,
-    positions_first,
+    read,
 )
 from s2sjax.core.mixers.decayed import bounded, matrix_start, read_and_write
 from s2sjax.core.mixers.forms import Inputs, Recurrence, Sight
@@ -44,16 +43,16 @@ def _step(state: MatrixState, inputs: Inputs) -> tuple[MatrixState, Array]:
 
 
 def _chunks(state: MatrixState, inputs: Inputs, sight: Sight) -> tuple[MatrixState, Array]:
-    query, key, value = (heads_first(inputs[name]) for name in ("query", "key", "value"))
+    key, value = heads_first(inputs["key"]), heads_first(inputs["value"])
     dtype, exact = value.dtype, state.dtype
     beta = heads_first(inputs["beta"].astype(exact))[..., None]  # [M, B, N, C, 1]
     b = jnp.cumsum(bounded(heads_first(inputs["log_decay"]), exact), axis=3)  # [M, B, N, C]
     written = (beta * key).astype(dtype)
     overlap = exponentials(differences(b), sight.pairs) * einsum("mbnik,mbnjk->mbnij", written, key)
     solve = unit_triangular_inverse(overlap).astype(dtype)
-    from_start = jnp.where(sight.before[:, :, None], jnp.exp(b), 0)[..., None]  # [M, B, N, C, 1]
+    from_start = jnp.where(sight.before[:, :, None], jnp.exp(b), 0)  # [M, B, N, C]
     of_values = einsum("mbnij,mbnjv->mbniv", solve, (beta * value).astype(dtype))
-    of_state = jnp.einsum("mbnij,mbnjk->mbnik", solve, (from_start * written).astype(dtype))
+    of_state = jnp.einsum("mbnij,mbnjk->mbnik", solve, (from_start[..., None] * written).astype(dtype))
 
     # The errors are of_values - of_state S. A state takes up their products with the keys.
     to_end = jnp.where(sight.after[:, :, None], jnp.exp(b[..., -1:] - b), 0)[..., None]
@@ -64,8 +63,8 @@ def _chunks(state: MatrixState, inputs: Inputs, sight: Sight) -> tuple[MatrixSta
     states, last = carried(state, through, update, erase)
 
     error = (of_values - einsum("mbnik,mbnkv->mbniv", of_state, states)).astype(dtype)
-    past = einsum("mbnik,mbnkv->mbniv", query, states)
-    return last, positions_first((attend(query, key, error, b, -b, sight.pairs) + past * from_start).astype(dtype))
+    errors = jnp.moveaxis(error, (0, 2), (1, 3))  # [B, M, C, N, V]
+    return last, read(inputs["query"], inputs["key"], errors, b, -b, from_start, states, sight.pairs)
 
 
 @jax.custom_jvp
