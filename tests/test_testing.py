@@ -124,6 +124,16 @@ class WithHeads(BagDecoder):
         return jnp.broadcast_to(alpha[:, None, None, None], (len(alpha), 1, 1, inputs.shape[1], alpha.shape[1]))
 
 
+class Uncausal(BagDecoder):
+    """Claims that each of its positions attends to all of them."""
+
+    has_self_attention: ClassVar[bool] = True
+
+    def self_attention_heads(self, memory, inputs):
+        rows, length = inputs.shape
+        return {0: jnp.full((rows, 1, length, length), 1 / length)}
+
+
 class ByBeams(BagDecoder):
     """The state counts the tokens, and logits depend on their sum; `reorder` forgets to move it."""
 
@@ -165,6 +175,7 @@ BROKEN = {
     "gradients_reach_every_parameter": (Unused, "no gradient reaches decoder/extra: "),
     "capabilities_are_declared": (Scanning, "declares parallel, but `hidden` scans over the positions"),
     "attention_is_the_mean_of_its_heads": (WithHeads, "compare `attention_heads`"),
+    "self_attention_is_a_distribution": (Uncausal, "layer 0 of the decoder reaches unseen positions"),
     "beams_equal_steps": (ByBeams, "`reorder`"),
 }
 

@@ -7,21 +7,30 @@ Command   python experiments/claims/table1.py
 Each layer runs forward at several lengths n, widths d, kernels k and radii r; one of them varies at a time, and the
 others keep a base value. An exponent is the slope of a line fitted to the logarithms of the three largest sizes. The
 table counts neither projections nor the time to launch an operation. `s2sjax bench layers` measures more.
+
+The maximum path length is counted, not timed: from the Jacobian of a layer with random weights and inputs it is known
+which outputs depend on which inputs, and the count is the number of layers after which the last output depends on the
+first input. For the recurrent layer, it is the number of its sequential steps.
 """
 
 from __future__ import annotations
 
-from functools import partial
+from collections.abc import Callable, Sequence
+from functools import cache, partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import common
+import jax
+import jax.numpy as jnp
 import numpy as np
 import panels
 
 from s2sjax.bench import scaling, timing
 from s2sjax.bench.layers import layer_speed
-from s2sjax.bench.layers.layer_types import HEAD, TYPES, Point, flops
+from s2sjax.bench.layers.layer_types import HEAD, TYPES, Point, draw_weights, flops
+from s2sjax.core.nn import convolution
+from s2sjax.core.recurrence import cells
 
 CLAIM = common.Claim(
     "table1",
@@ -48,6 +57,8 @@ class Size(NamedTuple):
     dtype: str
     repeats: int
     heads: int | None = None
+    paths: tuple[int, ...] = (9, 27, 81, 243)
+    """lengths for which paths are counted"""
 
     @property
     def base(self) -> dict[str, int]:
@@ -62,7 +73,7 @@ class Size(NamedTuple):
 SIZES = {
     "small": Size(4, (128, 512, 1024, 2048), (64, 128, 256), (3, 9, 27), (16, 64, 256), "float32", 3),
     "full": Size(8, (512, 2048, 8192, 16384), (512, 1024, 2048), (3, 9, 27), (64, 256, 1024), "bfloat16", 5),
-    "toy": Size(1, (4, 8), (4, 8), (1, 3), (1, 2), "float32", 2, heads=1),
+    "toy": Size(1, (4, 8), (4, 8), (1, 3), (1, 2), "float32", 2, heads=1, paths=(9, 27)),
 }
 
 
@@ -86,6 +97,88 @@ def seconds(point: Point, repeats: int) -> list[float]:
     return [min(timing.seconds(once) for _ in range(3)) for _ in range(repeats)]
 
 
+# ---------------------------------------------------------------------------------- path lengths
+
+WIDTH, KERNEL, RADIUS = 4, 3, 8
+PATHS = {
+    "recurrent": "O(n)",
+    "convolution": "O(n / k)",
+    "dilated": "O(log_k n)",
+    "attention": "O(1)",
+    "restricted": "O(n / r)",
+}
+"""layer: its maximum path length in the table"""
+NAMES = {
+    "convolution": f"causal convolution, k = {KERNEL}",
+    "dilated": f"causal convolution, k = {KERNEL}, dilations 1, {KERNEL}, {KERNEL**2}, ...",
+    "restricted": f"restricted, r = {RADIUS}",
+}
+
+
+@cache
+def dependence(layer: str, length: int, dilation: int = 1) -> list[np.ndarray]:
+    """Which output positions depend on which input positions, [n, n], by the Jacobian of a layer.
+
+    For the recurrent layer, it is that of one step at all positions at once: on the inputs, and on the states before.
+    """
+    functions = {"recurrent": _recurrence, "attention": _attention, "restricted": _attention}
+    function = functions.get(layer, partial(_convolution, dilation=dilation))(layer, length)
+    inputs = range(2 if layer == "recurrent" else 1)
+    xs = [jax.random.normal(jax.random.key(number), (length, WIDTH)) for number in inputs]
+    found = jax.jit(jax.jacobian(function, argnums=tuple(inputs)))(*xs)  # [n, d, n, d] each
+    return [np.asarray(jacobian != 0).any((1, 3)) for jacobian in found]
+
+
+def _attention(layer: str, length: int) -> Callable[..., jax.Array]:
+    point = Point(layer, 1, length, WIDTH, heads=1, radius=RADIUS if layer == "restricted" else None)
+    weights = draw_weights(point)
+    return lambda xs: TYPES[layer].apply(point, weights, xs[None], jnp.array([length]))[0]
+
+
+def _convolution(layer: str, length: int, dilation: int) -> Callable[..., jax.Array]:
+    weights = draw_weights(Point("convolution", 1, length, WIDTH, heads=1, kernel=KERNEL))
+    real = jnp.ones((1, length), bool)
+    return lambda xs: convolution.convolve(weights, xs[None], real, causal=True, dilation=dilation)[0]
+
+
+def _recurrence(layer: str, length: int) -> Callable[..., jax.Array]:
+    weights = draw_weights(Point(layer, 1, length, WIDTH, heads=1))
+
+    def step(xs: jax.Array, states: jax.Array) -> jax.Array:
+        before = jnp.pad(states, ((1, 0), (0, 0)))[:-1]  # position 0 follows the zero state
+        return cells.step(cells.CELLS["lstm"], weights, (before, before), cells.project(weights, xs))[1]
+
+    return step
+
+
+def path_length(layer: str, length: int) -> int:
+    """The number of layers, or of steps, after which the last output depends on the first input."""
+    seen = np.eye(length, dtype=bool)
+    for depth in range(length):
+        found = dependence(layer, length, KERNEL**depth if layer == "dilated" else 1)
+        seen = found[min(depth, len(found) - 1)] @ seen  # a first step reads inputs, the others read states
+        if seen[-1, 0]:
+            return depth + 1
+    raise ValueError(f"{layer}: the last output does not depend on the first input")
+
+
+def paths(lengths: Sequence[int]) -> dict[str, list[int]]:
+    """The maximum path length of each layer for each number of positions."""
+    return {layer: [path_length(layer, length) for length in lengths] for layer in PATHS}
+
+
+def path_table(lengths: Sequence[int], found: dict[str, list[int]]) -> common.Table:
+    sentence = (
+        "Maximum path length, counted from Jacobians: the number of layers, or of steps of the recurrence, until the "
+        "last output depends on the first input."
+    )
+    rows = [[NAMES.get(layer, layer), PATHS[layer], *map(str, counts)] for layer, counts in found.items()]
+    return common.Table(sentence, ["layer", "table", *(f"n = {length}" for length in lengths)], rows)
+
+
+# ------------------------------------------------------------------------------------------ times
+
+
 def measure(study: common.Study, size: Size) -> dict[str, Any]:
     rows, known = [], {}
     for what, point in points(size):
@@ -96,7 +189,9 @@ def measure(study: common.Study, size: Size) -> dict[str, Any]:
         rows.append(
             {"layer": point.layer, "what": what, "size": value, "seconds": known[point], "flops": flops(point, False)}
         )
-    return {"rows": rows, "base": size.base, "dtype": size.dtype, "batch": size.batch}
+    counted = study.once("paths", [size.paths, WIDTH, KERNEL, RADIUS], partial(paths, size.paths))
+    found = {"rows": rows, "base": size.base, "dtype": size.dtype, "batch": size.batch}
+    return found | {"paths": {"lengths": size.paths, "found": counted}}
 
 
 def fits(data: dict[str, Any]) -> list[dict[str, Any]]:
@@ -136,7 +231,8 @@ def judge(data: dict[str, Any]) -> common.Finding:
         f"{_ratio(data):.1f} times as long as self-attention at n = {base['length']:,}, d = {base['width']:,}."
     )
     columns = ("layer (table 1)", "table", "time ~", "FLOPs ~", f"sequential operations, n = {base['length']:,}")
-    return common.Finding(away.mean(0).tolist(), verdict, paragraph, columns, rows, repeats="repeats")
+    values, more = away.mean(0).tolist(), [path_table(**data["paths"])]
+    return common.Finding(values, verdict, paragraph, columns, rows, repeats="repeats", tables=more)
 
 
 def _ratio(data: dict[str, Any]) -> float:

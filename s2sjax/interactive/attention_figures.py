@@ -13,13 +13,21 @@ import numpy as np
 
 from s2sjax.errors import UserError
 from s2sjax.evaluate.metrics.edit_distance import printable, text_width
+from s2sjax.evaluate.prediction.attention_heads import SIDES, AttentionHeads, Kind
 from s2sjax.interactive.figure import Figure, static_text
 
 
-def attention_view(source: Sequence[str], target: Sequence[str], weights: np.ndarray) -> dict[str, Any]:
-    """The values that attention.js draws: weights [L, N, T, S] or [T, S] as bytes in base64, 255 for 1."""
+def attention_view(
+    source: Sequence[str], target: Sequence[str], weights: np.ndarray, of: Kind = "cross", numbers: Sequence[int] = ()
+) -> dict[str, Any]:
+    """The values that attention.js draws: weights [L, N, T, S] or [T, S] as bytes in base64, 255 for 1.
+
+    numbers: the number of each layer, if some have no attention
+    """
     layers, heads = weights.shape[:2] if weights.ndim == 4 else (1, 1)
     return {
+        "sides": SIDES[of],
+        "numbers": [*(numbers or range(1, layers + 1))],
         "source": [printable(piece) for piece in source],
         "target": [printable(piece) for piece in target],
         "layers": layers,
@@ -62,16 +70,22 @@ def decoding(
     return Figure("decodingFilm", view, ("attention.js", "film.js", "decoding.js"), static, title)
 
 
-def heads(source: Sequence[str], target: Sequence[str], weights: Any) -> Figure:
+def heads(source: Sequence[str] | AttentionHeads, target: Sequence[str] | None = None, weights: Any = None) -> Figure:
     """The attention of all heads side by side; a click, or Enter, enlarges one.
 
+    Takes what `run.attention_heads` returns, or pieces and weights:
+
+    source, target: the pieces that are attended to, and those that attend
     weights: [L, N, T, S], or [N, T, S] for one layer
     """
-    checked = _checked(source, target, weights, 4)
+    found = source if isinstance(source, AttentionHeads) else AttentionHeads(source, target or (), weights)
+    source, target = found.source, found.target
+    checked = _checked(source, target, found.weights, 4)
     L, N, *_ = checked.shape
-    view = attention_view(source, target, checked)
+    numbers = found.layers or range(1, L + 1)
+    view = attention_view(source, target, checked, found.of, numbers)
     strongest = [
-        f"layer {layer + 1}, head {head + 1}: "
+        f"layer {numbers[layer]}, head {head + 1}: "
         + " ".join(printable(source[best]) for best in checked[layer, head].argmax(-1))
         for layer in range(L)
         for head in range(N)

@@ -79,6 +79,10 @@ Segments = tuple[Int[Array, "B S"], Int[Array, "B T"]] | None
 class Encoder(Protocol):
     """A Flax module, built as Type(config, inputs, dtype, remat_policy). `inputs` is the width of xs."""
 
+    has_self_attention: ClassVar[bool] = False
+    """whether self_attention_heads(xs, mask) returns the weights of the layers with self-attention, by the number of
+    the layer from 0, as [B, heads, S, S]"""
+
     def __call__(
         self,
         xs: Float[Array, "B S inputs"],
@@ -115,6 +119,9 @@ class Decoder(Protocol):
     has_attention_heads: ClassVar[bool] = False
     """whether `step` returns the mean of several attentions, and attention_heads(memory, inputs) each of them, as
     [B, layers, heads, T, S]"""
+    has_self_attention: ClassVar[bool] = False
+    """whether self_attention_heads(memory, inputs) returns the weights of the layers with self-attention, by the number
+    of the layer from 0, as [B, heads, T, T]"""
     output: OutputLayer
 
     def prepare(self, memory: EncoderOutput, /) -> PyTree[Array]:
@@ -161,6 +168,11 @@ class DecoderModule(nn.Module):
 def capability(decoder_type: Any, name: str) -> bool:
     """The value of a capability that a decoder class declares, or the default of `Decoder`."""
     return getattr(decoder_type, name, getattr(Decoder, name))
+
+
+def self_attention_of(encoder: Any, xs: Array, mask: Array) -> dict[int, Array]:
+    """The weights of self-attention of each layer of an encoder that has some: [B, heads, S, S]."""
+    return encoder.self_attention_heads(xs, mask) if capability(type(encoder), "has_self_attention") else {}
 
 
 def shift_right(target: Array, segments: Array | None = None, start: int = SOS) -> Array:
@@ -305,10 +317,13 @@ class EncoderDecoder(nn.Module):
         """The mask of the memory positions that are not padding: [B, S]."""
         return source != PAD if self.source_frontend is None else self.source_frontend.mask(*source)  # type: ignore[attr-defined]
 
+    def _read(self, source: Any, train: bool = False) -> tuple[Array, Array]:
+        """The vectors [B, S, inputs] that the encoder reads, and their mask."""
+        return self.frontend(source) if self.source_frontend is None else self.frontend(*source, train)
+
     def encode(self, source: Any, train: bool = False, segments: Array | None = None):
         self._check_segments(segments)
-        read = self.frontend(source) if self.source_frontend is None else self.frontend(*source, train)
-        xs, mask = constrain_batch_sharding(read)
+        xs, mask = constrain_batch_sharding(self._read(source, train))
         memory = constrain_batch_sharding(self.encoder(xs, mask, train, segments))
         return self.decoder.prepare(memory if self.bridge is None else self.bridge(memory))
 
@@ -347,6 +362,22 @@ class EncoderDecoder(nn.Module):
     def attention_heads(self, source: Any, target: Array) -> Array:
         """The attention weights of each layer and head for `target`: [B, layers, heads, T, S]."""
         return self.decoder.attention_heads(self.encode(source), shift_right(target, start=self.start_token))
+
+    @property
+    def self_attends(self) -> tuple[str, ...]:
+        """Those of "encoder" and "decoder" whose self-attention `self_attention_heads` can return."""
+        sides = {"encoder": self.encoder_type, "decoder": self.decoder_type}
+        return tuple(side for side, of in sides.items() if capability(of, "has_self_attention"))
+
+    def self_attention_heads(self, side: str, source: Any, target: Array) -> dict[int, Array]:
+        """The self-attention of the encoder, or of the decoder for `target`, by layer: [B, heads, T, T].
+
+        A layer without self-attention has no weights.
+        """
+        if side == "encoder":
+            return self_attention_of(self.encoder, *self._read(source))
+        inputs = shift_right(target, start=self.start_token)
+        return self.decoder.self_attention_heads(self.encode(source), inputs) if side in self.self_attends else {}
 
     def logits(self, hidden: Array) -> Array:
         return constrain_batch_sharding(self.decoder.output.logits(hidden))

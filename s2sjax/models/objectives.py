@@ -52,7 +52,7 @@ def loss(
 def r_drop_loss(
     module: EncoderDecoder, smoothing: float, strength: float, params: Any, batch: dict, key: Array, step: Any = None
 ) -> WeightedSums:
-    """The cross-entropy of two passes with different dropout, plus their divergence (R-Drop, Wu et al. 2021):
+    """The cross-entropy of two passes with different dropout, plus their divergence (R-Drop, Liang et al. 2021):
 
         (CE(p_1) + CE(p_2)) / 2 + strength / 4 * (KL(p_1, p_2) + KL(p_2, p_1))
 

@@ -13,6 +13,7 @@ import numpy as np
 from s2sjax import config
 from s2sjax.errors import UserError
 from s2sjax.evaluate.figures import logged_metrics
+from s2sjax.evaluate.prediction.attention_heads import Kind
 from s2sjax.report import scored_outputs, views
 from s2sjax.report.scored_outputs import clean
 from s2sjax.report.subjects import Subject
@@ -70,7 +71,7 @@ def contents(subjects: Sequence[Subject], limits: Limits) -> dict[str, Any]:
 
 def _run(subject: Subject) -> dict[str, Any]:
     run, one, log = subject.run, subject.evaluation, subject.run.folder / METRICS
-    logged = logged_metrics.read(log) if log.is_file() else {}
+    logged = logged_metrics.read(log) if log.exists() else {}
     return {
         "label": subject.label,
         "folder": str(run.folder),
@@ -232,8 +233,8 @@ def chosen(scores: Sequence[float | None], higher: bool, count: int) -> list[int
 
 
 def _views(subject: Subject, scores: Sequence[float | None], higher: bool, limits: Limits) -> dict[str, Any]:
-    """{"attention": {row: view}, "trees": {row: view}, "why": [reasons for what is left out]}."""
-    found: dict[str, Any] = {"attention": {}, "trees": {}, "why": []}
+    """{"attention": {row: view}, "heads": of one row, "trees": {row: view}, "why": [reasons for what is left out]}."""
+    found: dict[str, Any] = {"attention": {}, "heads": None, "trees": {}, "why": []}
     run, one = subject.run, subject.evaluation
     assert one is not None
     if not (limits.attention or limits.trees):
@@ -254,6 +255,12 @@ def _views(subject: Subject, scores: Sequence[float | None], higher: bool, limit
             lines = [sources[row] for row in rows]
             maps = views.attention(translator, params, lines, ids, heads=heads) if rows else []
             found["attention"] |= {str(row): view for row, view in zip(rows, maps) if view}
+    kinds: list[Kind] = [*(("cross",) if translator.has_heads else ()), *translator.self_attends]
+    if kinds and limits.heads and limits.attention:
+        rows = sorted(chosen(scores, higher, limits.heads), key=lambda row: len(sources[row]))
+        row = rows[len(rows) // 2]
+        (maps_of_one,) = views.heads(translator, params, [sources[row]], [translator.target.encode(texts[row])], kinds)
+        found["heads"] = {"row": row, "views": maps_of_one} if maps_of_one else None
     if not translator.has_trees:
         found["why"].append("no search trees: they require beam search, search.beam_size > 1")
     else:

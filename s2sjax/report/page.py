@@ -16,7 +16,7 @@ from typing import Any
 from s2sjax.interactive import figure
 from s2sjax.interactive.figure import escaped_json as escaped_json
 
-REPORT = ("dom.js", "curves.js", "attention.js", "tree.js", "outputs.js", "report.js")
+REPORT = ("dom.js", "curves.js", "attention.js", "pixels.js", "heads.js", "tree.js", "outputs.js", "report.js")
 SWEEP = ("dom.js", "curves.js", "scatter.js", "sweep.js")
 LIVE = ("dom.js", "attention.js", "tree.js", "live.js")
 STYLE = ("figure.css", "style.css")

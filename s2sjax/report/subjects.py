@@ -28,7 +28,7 @@ class Subject(NamedTuple):
 
 def open_all(paths: Sequence[str | Path], split: str | None) -> list[Subject]:
     """Opens runs, or evaluations RUN/evaluations/NAME. split: by default the one that most runs have evaluated."""
-    folders = [config.local_path(path) for path in paths]
+    folders = [config.as_path(path) for path in paths]
     stored = [evaluations.read(path) if (path / evaluations.RESULTS).is_file() else None for path in folders]
     splits = {one.split for one in stored if one} | ({split} if split else set())
     if len(splits) > 1:
@@ -65,7 +65,7 @@ def newest(opened: Run, split: str | None) -> tuple[Evaluation | None, str]:
 
 def labels(paths: Sequence[str | Path]) -> list[str]:
     """The shortest suffixes of the paths that are unique: ["a/runs/x", "b/runs/x"] -> ["a/runs/x", "b/runs/x"]."""
-    parts = [[part for part in Path(path).absolute().parts if part != evaluations.FOLDER] for path in paths]
+    parts = [[part for part in config.as_path(path).absolute().parts if part != evaluations.FOLDER] for path in paths]
     for length in range(1, max(map(len, parts)) + 1):
         found = ["/".join(each[-length:]) for each in parts]
         if len(set(found)) == len(found):

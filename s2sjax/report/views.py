@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 
 from s2sjax.core.special_tokens import EOS
+from s2sjax.evaluate.prediction.attention_heads import Kind
 from s2sjax.evaluate.prediction.translator import Translator
 from s2sjax.interactive.attention_figures import attention_view
 from s2sjax.interactive.search_figures import tree_view
@@ -31,6 +32,18 @@ def attention(
     found: list[View | None] = [None] * len(sources)
     for index, weights in translator.attention_of(params, ids, [list(each) for each in targets], several, eos=True):
         found[index] = _map(translator, ids[index], targets[index], weights)
+    return found
+
+
+def heads(
+    translator: Translator, params: Any, sources: Sequence[str], targets: Sequence[Sequence[int]], kinds: Sequence[Kind]
+) -> list[dict[Kind, View]]:
+    """For each source and its output, the attention of these kinds by layer and head; {} for an empty source."""
+    ids = [translator.source.encode(source) for source in sources]
+    found: list[dict[Kind, View]] = [{} for _ in sources]
+    for of in kinds:
+        for index, one in translator.heads(params, ids, [list(each) for each in targets], of):
+            found[index][of] = attention_view(one.source, one.target, one.weights, of, one.layers)
     return found
 
 

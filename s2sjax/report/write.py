@@ -52,14 +52,15 @@ def write(
 
 
 def _write(file: Path, title: str, values: Any, scripts: tuple[str, ...], say: Callable[[str], None]) -> Path:
-    replace_file(file, page.render(f"{title}: s2sjax report", values, scripts))
-    say(f"wrote {file} ({size(file.stat().st_size)})")
+    content = page.render(f"{title}: s2sjax report", values, scripts).encode()
+    replace_file(file, content)
+    say(f"wrote {file} ({size(len(content))})")
     return file
 
 
 def check_out(out: str | Path) -> Path:
     """The path of the report. Raises if it is not an HTML file."""
-    path = config.local_path(out)
+    path = config.as_path(out)
     if path.suffix not in (".html", ".htm"):
         raise UserError(f"--out {path} is not an HTML file: name one that ends in .html")
     if path.is_dir():

@@ -2,7 +2,8 @@
 
 POST /decode    {"lines": [...], "nbest": 1, "alignment": false} -> {"outputs": [...]}, one per line
                 {"files": [base64, ...]} for a run that reads recordings or pictures
-POST /explain   {"line": "..."} -> {"outputs": n-best, "attention": one map per output, "tree": ...}
+POST /explain   {"line": "..."} -> {"outputs": n-best, "attention": one map per output, "self_attention": that of each
+                side which has it, per output, "tree": ...}
 GET  /health    -> {"status": "ok", ...}, or "warming" while programs are being compiled
 """
 
@@ -278,11 +279,13 @@ class Service:
     def _explain(self, line: str) -> dict[str, Any]:
         outputs = self.translator.decode(self.params, [line], notes=Notes())[0]
         maps: list[Any] = [None] * len(outputs)
+        ids, lines = [output.ids[:-1] for output in outputs], [line] * len(outputs)
         if self.translator.attends and line.strip():
-            ids = [output.ids[:-1] for output in outputs]
-            maps = views.attention(self.translator, self.params, [line] * len(outputs), ids, heads=True)
+            maps = views.attention(self.translator, self.params, lines, ids, heads=True)
+        of_sides = views.heads(self.translator, self.params, lines, ids, self.translator.self_attends)
         tree = views.tree(self.translator, self.params, line) if self.translator.has_trees else None
-        return evaluations.finite({"outputs": [_plain(each) for each in outputs], "attention": maps, "tree": tree})
+        found = {"outputs": [_plain(each) for each in outputs], "attention": maps, "self_attention": of_sides}
+        return evaluations.finite(found | {"tree": tree})
 
 
 def checked_line(line: Any, where: str) -> str:

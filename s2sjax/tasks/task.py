@@ -22,6 +22,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from dataclasses import KW_ONLY
+from functools import partial
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any, ClassVar, Protocol
@@ -37,12 +38,14 @@ from s2sjax.config.adapters import adapter_scales
 from s2sjax.data import text
 from s2sjax.data.assets import load_json
 from s2sjax.data.batching.batch_plan import Plan
-from s2sjax.data.batching.columns import AnyColumns, Bucket
+from s2sjax.data.batching.columns import AnyColumns, Batch, Bucket
 from s2sjax.data.corpora import memory_reader
 from s2sjax.data.data_notes import Sides, overlaps
 from s2sjax.data.examples import Example
 from s2sjax.errors import UserError
 from s2sjax.evaluate.metrics.corpus_metrics import MetricResult
+from s2sjax.evaluate.prediction import attention_heads
+from s2sjax.evaluate.prediction.attention_heads import AttentionHeads, Kind
 from s2sjax.evaluate.prediction.heldout_loss import EvaluationLoss
 from s2sjax.layers import merge_adapters
 from s2sjax.training.checkpoints.transfer import Rows
@@ -360,6 +363,10 @@ class Task(ABC):
         """The dev examples to predict at each evaluation during training."""
         return spread(examples, count)
 
+    def self_attention(self, params: Params, line: str, of: Kind) -> AttentionHeads:
+        """The self-attention of a line in the encoder or the decoder, by layer and head."""
+        raise UserError(f"{type(self.experiment).__name__} has no self-attention to show: choose another run")
+
     def show(self, example: Any, output: Any) -> str:
         """A line that shows an example and its output."""
         return f"{example}  ->  {output}"
@@ -392,11 +399,26 @@ class EncoderTask(Task):
         heads = self.experiment.model.encoder.heads
         return (heads,) if heads else ()
 
+    def encoder_input(self, line: str) -> tuple[list[str], tuple[Any, ...]]:
+        """The pieces of a line that the encoder reads, and the inputs of the module's `self_attention_heads`."""
+        raise UserError(f"{type(self.experiment).__name__} does not read text: its self-attention cannot be shown")
+
+    def self_attention(self, params: Params, line: str, of: Kind) -> AttentionHeads:
+        require(of == "encoder", f"{type(self.experiment).__name__} has no decoder: set of to encoder")
+        pieces, inputs = self.encoder_input(line)
+        heads = jax.jit(partial(self.module.apply, method="self_attention_heads"))  # type: ignore[attr-defined]
+        return attention_heads.of_one_row(of, pieces, heads({"params": params}, *inputs))
+
     @property
     def longest(self) -> int:
         """The most positions to read: 16 times the last bucket, or fewer if the model cannot address them."""
         most, places = 16 * self.experiment.data.buckets[-1][0], self.experiment.model.encoder.max_positions
         return min(most, places or most)
+
+
+def only_row(columns: AnyColumns) -> Batch:
+    """The batch of columns with one row, without padding."""
+    return columns.batch(np.array([0]), tuple(columns.lengths[0].tolist()))
 
 
 def check_positions(encoder: ModelSettings, longest: int) -> None:

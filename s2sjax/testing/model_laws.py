@@ -298,6 +298,7 @@ def gradients_reach_every_parameter(model: PureModel) -> None:
 METHODS = {
     "has_beam_step": ("step_beams", "prepare_beams", "tile", "reorder"),
     "has_attention_heads": ("attention_heads",),
+    "has_self_attention": ("self_attention_heads",),
 }
 """the methods of each capability of a decoder; a decoder that defines the first one seems to have it"""
 
@@ -345,6 +346,33 @@ def attention_is_the_mean_of_its_heads(model: PureModel) -> None:
     steps = np.stack(model.step_by_step(source, target)[1], 1) * _real(target)
     advice = "compare `attention_heads` with the attention that `step` returns"
     check_equal(steps, means, model.tolerance, "the attention of a step is not the mean of its heads", advice)
+
+
+@law
+def self_attention_is_a_distribution(model: PureModel) -> None:
+    """Weights of self-attention sum to one over the positions that are seen: no padding, nothing later in a decoder.
+
+    Positions out of reach, such as those outside of a window, may have weight 0.
+    """
+    source, target = random_batch(np.random.default_rng(13))
+    longer = np.pad(source, ((0, 0), (0, 3))), np.pad(target, ((0, 0), (0, 3)))
+    for side, read in (("encoder", source), ("decoder", target)):
+        heads = partial(model.module.apply, model.params, side, method="self_attention_heads")
+        found, padded = heads(source, target), heads(*longer)
+        real, length = (read != PAD)[:, None, :, None], read.shape[1]
+        seen = np.tri(length, dtype=bool)[None, None] if side == "decoder" else (read != PAD)[:, None, None]
+        for layer, weights in found.items():
+            what, weights = f"the self-attention of layer {layer} of the {side}", np.asarray(weights)
+            good = weights.ndim == 4 and (len(weights), *weights.shape[2:]) == (len(read), length, length)
+            check(good, f"{what} has shape {weights.shape} instead of [B, heads, {length}, {length}]")
+            advice = "use the mask of the source, and a causal mask in the decoder"
+            check_equal(np.where(seen, 0, weights) * real, 0 * weights, 0, f"{what} reaches unseen positions", advice)
+            sums = weights.sum(-1, keepdims=True) * real
+            check_equal(
+                sums, np.broadcast_to(1.0 * real, sums.shape), model.tolerance, f"{what} does not sum to 1", advice
+            )
+            cut = np.asarray(padded[layer])[:, :, :length, :length]
+            check_equal(cut * real, weights * real, model.tolerance, f"{what} changes with padding", advice)
 
 
 @law
@@ -418,6 +446,7 @@ LAWS = (
     gradients_reach_every_parameter,
     capabilities_are_declared,
     attention_is_the_mean_of_its_heads,
+    self_attention_is_a_distribution,
     beams_equal_steps,
     search_reports_the_score_of_teacher_forcing,
     decoding_is_independent,

@@ -9,6 +9,7 @@ from browser import Browser
 
 from s2sjax import interactive
 from s2sjax.errors import UserError
+from s2sjax.evaluate.prediction.attention_heads import AttentionHeads
 from s2sjax.interactive import Convolution, Recurrence, SelfAttention
 
 HACK = "</script><img src=x onerror=hacked=1>"
@@ -29,6 +30,7 @@ FIGURES = {
     "decoding": lambda: interactive.decoding(SOURCE, TARGET, WEIGHTS, [[(HACK, 0.7), ("the", 0.2)]] * 3),
     "gates": lambda: interactive.gates(SOURCE, {f"forget{HACK}": np.eye(3), "candidate": -np.eye(3)}),
     "heads": lambda: interactive.heads(SOURCE, TARGET, np.stack([WEIGHTS, np.eye(3)])),
+    "self-attention": lambda: interactive.heads(AttentionHeads(SOURCE, SOURCE, np.eye(3)[None, None], "encoder", [2])),
     "receptive_fields": lambda: interactive.receptive_fields(
         6, {f"rnn{HACK}": [Recurrence()], "cnn": [Convolution(3), Convolution(3, 2)], "self": [SelfAttention()]}
     ),

@@ -69,6 +69,7 @@ def test_the_report_has_all_sections(report):
     views = examples["views"][0]
     assert len(views["attention"]) == 2 and len(views["trees"]) == 1
     assert {(view["layers"], view["heads"]) for view in views["attention"].values()} == {(2, 2)}
+    assert [*views["heads"]["views"]] == ["cross", "encoder", "decoder"]
     assert any(name == "model.heads" and set(rest) == {"2"} for name, *rest in values["fields"])
 
 
@@ -87,6 +88,9 @@ def test_markup_is_shown_as_text_and_no_request_is_made(report, browser):
     assert browser.run("document.querySelectorAll('img, script:not([type])').length") == 1  # the program itself
     shown = browser.run("document.body.innerText")
     assert all(source in shown for source, _ in PAIRS) and HACK in browser.run("document.title")
+    maps = [view for each in values_of(report)["examples"]["views"] for view in each["heads"]["views"].values()]
+    count = sum(view["layers"] * view["heads"] for view in maps)
+    assert browser.run("document.querySelectorAll('#heads .heads button canvas').length") == count
 
 
 @pytest.mark.parametrize("dark", [False, True], ids=["light", "dark"])
@@ -106,7 +110,7 @@ def test_the_weights_of_a_word_can_be_reached_with_the_keyboard(report, browser)
     browser.open(report.as_uri())
     browser.run("document.querySelector('summary').focus()")
     browser.press("Enter")
-    browser.wait_for("document.querySelector('.words')")
+    browser.wait_for("document.querySelector('.attention .words')")
     while not browser.run("document.activeElement.matches('.word')"):
         browser.press("Tab")
     browser.press("ArrowRight")
@@ -149,6 +153,11 @@ def test_live_input_shows_output_nbest_attention_and_tree(trained, browser):
         browser.run("document.querySelectorAll('.nbest button')[1].click()")
         assert browser.run("document.querySelectorAll('.nbest button')[1].getAttribute('aria-pressed')") == "true"
         assert browser.run("document.querySelectorAll('.attention select').length") == 2
+        assert browser.run("document.querySelector('.words h4, h4').textContent") == "source"
+        menu = "[...document.querySelectorAll('select')].find((each) => each.value === 'cross')"
+        browser.run(f"const menu = {menu}; menu.value = 'decoder'; menu.dispatchEvent(new Event('change'))")
+        assert browser.run("document.querySelector('h4').textContent") == "decoder input, attended to"
+        assert browser.run("document.querySelectorAll('.attention .word')[0].textContent").startswith("<sos>")
         assert browser.run("document.querySelector('#output').textContent") == service.run.decode(PAIRS[0][0])
         assert browser.run("typeof hacked") == "undefined" and browser.errors == []
         reply = service.decode({"lines": ["abc", ""], "nbest": 2, "alignment": True}).result()["outputs"]

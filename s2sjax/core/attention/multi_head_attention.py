@@ -94,7 +94,7 @@ def attend_heads(
     keys: Float[Array, "B N S D"] | Float[Array, "B N K S D"],
     values: Float[Array, "B N S D"] | Float[Array, "B N K S D"],
     mask: Bool[Array, "B K S"],
-    bias: Float[Array, "B N #K S"] | None = None,
+    bias: Float[Array, "#B N #K S"] | None = None,
 ) -> tuple[Float[Array, "B K N D"], Float[Array, "B N K S"]]:
     """Scaled dot-product attention of K queries, K small -> contexts, weights alpha.
 

@@ -35,6 +35,7 @@ from s2sjax.evaluate.figures.style import (
     text_style,
 )
 from s2sjax.evaluate.metrics.edit_distance import printable, text_width
+from s2sjax.evaluate.prediction.attention_heads import SIDES, Kind
 
 ATTENTION_COLOURS = LinearSegmentedColormap.from_list(
     "attention", ["#f4f6f8", "#c9dbec", "#6fa3cf", "#1f5a96", "#0c2a4d"]
@@ -48,6 +49,7 @@ class AttentionMap(NamedTuple):
     target: Sequence[str]
     weights: Any
     title: str | None = None
+    of: Kind = "cross"
 
     def save(self, path: PathLike) -> Path:
         """Saves the map as a .png, .svg or .pdf file."""
@@ -126,8 +128,9 @@ def _draw_map(figure: Figure, one: AttentionMap, table: np.ndarray, top: float, 
     panel.grid(which="minor", color=BACKGROUND, linewidth=0.1 * points)
     panel.spines[:].set_visible(False)
     panel.xaxis.set_label_position("top")
-    panel.set_xlabel("source", labelpad=0.4 * points, **text_style(0.8 * points) | {"color": GREY})
-    panel.set_ylabel("output", labelpad=0.4 * points, **text_style(0.8 * points) | {"color": GREY})
+    seen, sees = SIDES[one.of]
+    panel.set_xlabel(seen, labelpad=0.4 * points, **text_style(0.8 * points) | {"color": GREY})
+    panel.set_ylabel(sees, labelpad=0.4 * points, **text_style(0.8 * points) | {"color": GREY})
     if one.title:
         # A title must not be wider than the map and its labels, where the next map begins.
         most = max(12, round((S + 3) * cell * 72 / (0.65 * points)))

@@ -10,6 +10,7 @@ from statistics import mean
 from typing import Any, NamedTuple
 
 from s2sjax.errors import UserError
+from s2sjax.files import read_growing
 
 LABELS = {"per": "PER (%)", "wer": "WER (%)", "cer": "CER (%)", "exact": "exact (%)", "bleu": "BLEU", "chrf": "chrF",
           "ter": "TER", "mse": "MSE", "mae": "MAE", "ler": "LER (%)", "ser": "SER (%)",
@@ -24,9 +25,9 @@ def read(path: Path) -> Logged:
 
     Of several values of one step, the last is kept. Numbers of an evaluation are named dev/NAME.
     """
-    if not path.is_file():
+    if not path.exists():
         raise UserError(f"{path} does not exist: give the metrics.jsonl of a run folder")
-    lines = path.read_text(encoding="utf-8").splitlines()
+    lines = read_growing(path).splitlines()
     curves: dict[str, dict[int, float]] = {}
     for number, line in enumerate(lines, start=1):
         try:

@@ -17,7 +17,7 @@ from matplotlib.figure import Figure
 
 from s2sjax import config
 from s2sjax.errors import UserError
-from s2sjax.files import naming
+from s2sjax.files import as_path, in_storage, naming
 
 DPI = 200
 MOST_PIXELS, LONGEST_SIDE = 60e6, 30_000
@@ -48,7 +48,7 @@ class Drawing:
 
     def save(self, path: PathLike) -> Path:
         self._draw(check_format(path))
-        return Path(path)
+        return config.as_path(path)
 
     def _repr_png_(self) -> bytes:
         buffer = io.BytesIO()
@@ -61,20 +61,25 @@ def check_format(path: PathLike, what: str = "") -> Path:
 
     what: the option that names the path, the beginning of the error.
     """
-    path = config.local_path(path)
+    path = config.as_path(path)
     if not str(path).lower().endswith(FORMATS):
         raise UserError(f"{what}{path} is not a supported image format: use .png, .svg or .pdf")
     return path
 
 
-def save(figure: Figure, target: Target) -> None:
-    """Writes a figure, cropped to its content."""
+def save(figure: Figure, target: Target, format: str = "png") -> None:
+    """Writes a figure, cropped to its content. format: that of a figure in memory; a file has it in its name."""
+    if not isinstance(target, io.BytesIO) and in_storage(target):
+        buffer = io.BytesIO()
+        save(figure, buffer, format=str(target).rpartition(".")[2].lower())
+        as_path(target).write_bytes(buffer.getvalue())
+        return
     if not isinstance(target, io.BytesIO):
         Path(target).parent.mkdir(parents=True, exist_ok=True)
     with ignore_missing_glyphs(), naming(target):
         box = figure.get_tightbbox(FigureCanvasAgg(figure).get_renderer())  # in inches
         dpi = min(DPI, LONGEST_SIDE / max(box.width, box.height), (MOST_PIXELS / (box.width * box.height)) ** 0.5)
-        kind = "png" if isinstance(target, io.BytesIO) else None
+        kind = format if isinstance(target, io.BytesIO) else None
         figure.savefig(target, dpi=dpi, bbox_inches="tight", pad_inches=0.15, format=kind)
 
 

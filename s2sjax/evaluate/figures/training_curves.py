@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -17,6 +16,7 @@ from s2sjax.errors import UserError
 from s2sjax.evaluate.figures import logged_metrics
 from s2sjax.evaluate.figures.logged_metrics import Point
 from s2sjax.evaluate.figures.style import BACKGROUND, GREY, GRID, PathLike, Target, new_figure, save, text_style
+from s2sjax.files import as_path
 
 SERIES = ("#1f5a96", "#d1603d", "#3f8f5b", "#8a5aa5", "#b58a1b", "#5f6b7a")
 
@@ -32,7 +32,7 @@ def learning_curves(path: Target, runs: Mapping[str, PathLike | Sequence[PathLik
     panels: dict[str, list[Curve]] = {}
     for number, (run, each) in enumerate(runs.items()):
         logs = [each] if isinstance(each, str | os.PathLike) else each
-        found = logged_metrics.mean_curves([logged_metrics.read(Path(log)) for log in logs])
+        found = logged_metrics.mean_curves([logged_metrics.read(as_path(log)) for log in logs])
         for metric, of_dev, points in found:
             panels.setdefault(metric, []).append(Curve(run, number, of_dev, points))
         if not found:

@@ -82,6 +82,7 @@ class FewShapes(Translator):
         wider = {round_length(length, positions) for length in range(last + 1, longest + 1)}
         widths = [*self._batches.buckets, *sorted(wider)]
         attention = [self._programs.attention] * self.attends + [self._programs.heads] * bool(self.has_heads)
+        attention += self._programs.self_attention.values()
         found: list[Callable[[], Any]] = [
             partial(self._search_rows, params, _padding(rows, width), *self._begin(rows))
             for width in widths

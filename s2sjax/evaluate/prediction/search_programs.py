@@ -32,6 +32,7 @@ class Programs:
     search(params, source [N, S], prefixes [N, P], numbers [N], slots=..., record=...): see `search_batch`
     attention(params, source [B, S], target [B, T]) -> [B, T, S]
     heads(params, source [B, S], target [B, T]) -> [B, layers, heads, T, S], where `has_heads`
+    self_attention[side](params, source [B, S], target [B, T]) -> [B, heads, T, T] by layer, for each side that has it
     log_likelihood(params, source [B, S], target [B, T]) -> [B]
 
     `params` are those that `stored` returns.
@@ -45,7 +46,7 @@ class Programs:
         batch_sharding: NamedSharding | None = None,
     ):
         modules = (module,) if isinstance(module, nn.Module) else tuple(module)
-        start_token(modules)
+        self.start_token = start_token(modules)
         self.attends = all(each.attends for each in modules)  # type: ignore[attr-defined]
         self.has_heads = self.attends and len(modules) == 1 and modules[0].has_attention_heads  # type: ignore[attr-defined]
         self.max_source, self.max_target = _positions(modules, "source"), _positions(modules, "target")
@@ -58,6 +59,8 @@ class Programs:
         self.search = compiled(partial(search_batch, modules, options, words), static_argnames=("slots", "record"))
         self.attention = compiled(partial(attention_weights, modules, options.ensemble))
         self.heads = compiled(partial(_attention_heads, modules))
+        sides = modules[0].self_attends if len(modules) == 1 else ()  # type: ignore[attr-defined]
+        self.self_attention = {side: compiled(partial(_self_attention, modules[0], side)) for side in sides}
         self.log_likelihood = compiled(partial(_log_likelihood, modules, options.ensemble))
 
     def stored(self, params: Any) -> tuple:
@@ -243,6 +246,12 @@ def attention_weights(
 def _attention_heads(modules: Sequence[nn.Module], params: tuple, source: Any, tokens: Array) -> Any:
     """The attention weights of each layer and head of one model: [B, layers, heads, T, S]."""
     return modules[0].apply({"params": quantization.restored(params)[0]}, source, tokens, method="attention_heads")
+
+
+def _self_attention(module: nn.Module, side: str, params: tuple, source: Any, tokens: Array) -> dict[int, Array]:
+    """The self-attention of one side of a model, by layer: [B, heads, T, T]."""
+    (one,) = quantization.restored(params)
+    return module.apply({"params": one}, side, source, tokens, method="self_attention_heads")  # type: ignore[return-value]
 
 
 def _log_likelihood(

@@ -19,6 +19,13 @@ from s2sjax.data.batching.columns import Ragged
 from s2sjax.data.text.vocabulary import AnyVocabulary
 from s2sjax.errors import UserError
 from s2sjax.evaluate.prediction import minimum_bayes_risk
+from s2sjax.evaluate.prediction.attention_heads import (
+    AttentionHeads,
+    Kind,
+    check_kind,
+    no_self_attention,
+    self_attention,
+)
 from s2sjax.evaluate.prediction.batched_apply import dispatched
 from s2sjax.evaluate.prediction.line_batches import Ids, LineBatches, LineEncoder, padded_prefixes
 from s2sjax.evaluate.prediction.line_notes import Notes
@@ -71,6 +78,7 @@ class Translator:
         self.options, self.source, self.target = options, source, target
         self._programs = Programs(module, options, words, batch_sharding)
         self.attends, self.has_heads = self._programs.attends, self._programs.has_heads
+        self.self_attends: tuple[Kind, ...] = tuple(self._programs.self_attention)
         self.has_trees = options.beam_size > 1 and not options.sampling.count
         positions = (self._programs.max_source, self._programs.max_target)
         limit = options.max_source or MAX_BUCKETS * max(buckets)
@@ -195,6 +203,41 @@ class Translator:
         read, written = self._encoder.cut_sources(sources), self._encoder.cut_targets(targets)
         return self._forced_attention(params, read, written, heads, eos)
 
+    def heads(
+        self, params: Any, sources: Ids, targets: Ids, of: Kind = "cross"
+    ) -> Iterator[tuple[int, AttentionHeads]]:
+        """Yields (index, attention by layer and head) of each pair as in `attention_of`, with <eos> on both sides.
+
+        A model whose attention to the source is not that of several heads has one layer and one head.
+        """
+        check_kind(of)
+        if of != "cross":
+            yield from self._self_attention(params, sources, targets, of)
+            return
+        for index, weights in self.attention_of(params, sources, targets, self.has_heads, eos=True):
+            *_, T, S = weights.shape
+            weights = weights if self.has_heads else weights[None, None]
+            source = self.source.pieces([*sources[index][: S - 1], EOS])
+            target = self.target.pieces([*targets[index][: T - 1], EOS])
+            yield index, AttentionHeads(source, target, weights, of, range(1, len(weights) + 1))
+
+    def _self_attention(
+        self, params: Any, sources: Ids, targets: Ids, of: Kind
+    ) -> Iterator[tuple[int, AttentionHeads]]:
+        sources, targets = self._encoder.cut_sources(sources), self._encoder.cut_targets(targets)
+        if of not in self.self_attends:
+            raise no_self_attention(of)
+        for index, weights in self._forced(self._programs.self_attention[of], params, sources, targets):
+            if sources[index]:
+                read = self.source.pieces([*sources[index], EOS])
+                written = self.target.pieces([self._programs.start_token, *targets[index]])
+                yield index, self_attention(of, read if of == "encoder" else written, weights)
+
+    def heads_of(self, params: Any, line: str, output: Output, of: Kind) -> AttentionHeads:
+        """The attention of one line, which is not blank, and its output, by layer and head."""
+        ((_, found),) = self.heads(params, self._encoder.sources([line]), [output.ids[:-1]], of)
+        return found
+
     def _forced_attention(
         self, params: Any, sources: Ids, targets: Ids, heads: bool = False, eos: bool = False
     ) -> Iterator[tuple[int, np.ndarray]]:
@@ -224,12 +267,13 @@ class Translator:
 
     def _forced(
         self, program: Callable[..., Any], params: Any, sources: Ids, targets: Ids
-    ) -> Iterator[tuple[int, np.ndarray]]:
+    ) -> Iterator[tuple[int, Any]]:
         """Yields (index, result of the program) of each pair of source and target ids, both without <eos>."""
         params, place = self._programs.stored(params), self._programs.place
         for indices, source, target in self._batches.pairs(params, sources, Ragged.of_ids(targets)):
-            found = np.asarray(program(params, place(source), place(target)))
-            yield from ((int(index), found[row]) for row, index in enumerate(indices) if index >= 0)
+            found = jax.device_get(program(params, place(source), place(target)))
+            rows = ((row, int(index)) for row, index in enumerate(indices) if index >= 0)
+            yield from ((index, jax.tree.map(lambda leaf, row=row: leaf[row], found)) for row, index in rows)
 
 
 def outputs_of(options: config.Search, target: AnyVocabulary, found: Hypotheses) -> list[Output]:

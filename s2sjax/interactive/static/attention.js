@@ -1,5 +1,6 @@
 // Attention: shows the weights of the word under the pointer or with the focus. Arrow keys move the focus.
-// view: { source, target, layers, heads, weights }, weights [layers, heads, target, source] as bytes in base64.
+// view: { source, target, layers, heads, weights }, weights [layers, heads, target, source] as bytes in base64; the
+// sides have names, and the layers numbers, because those without attention have no weights.
 
 const MOST_CELLS = 6000;
 
@@ -17,6 +18,19 @@ function percent(weight) {
   return `${Math.round(100 * weight)}%`;
 }
 
+const ATTENTION_OF = {
+  cross: "of the output to the source", encoder: "of the encoder to itself", decoder: "of the decoder to itself" };
+
+// Several attentions of one sentence, by name: a menu chooses.
+function attentionViews(views) {
+  const kinds = Object.keys(views);
+  const place = element("div", {});
+  const show = (kind) => place.replaceChildren(attentionView(views[kind]));
+  show(kinds[0]);
+  const menu = select("attention", kinds.map((kind) => [kind, ATTENTION_OF[kind]]), show);
+  return [kinds.length > 1 ? element("p", { class: "controls" }, menu) : null, place];
+}
+
 function attentionView(view) {
   let chosen = { layer: "mean", head: "mean" };
   const body = element("div", {});
@@ -26,8 +40,9 @@ function attentionView(view) {
     status.textContent = "point at a word to see its weights";
     body.replaceChildren(...wordRows(view, weights, status).lines, status, heatMap(view, weights, status));
   };
-  const menus = [["layer", view.layers], ["head", view.heads]].filter(([, count]) => count > 1).map(([name, count]) =>
-    select(name, [["mean", "mean of all"], ...[...Array(count).keys()].map((n) => [n, n + 1])],
+  const numbers = [...Array(view.heads).keys()].map((head) => head + 1);
+  const menus = [["layer", view.numbers], ["head", numbers]].filter(([, all]) => all.length > 1).map(([name, all]) =>
+    select(name, [["mean", "mean of all"], ...all.map((number, n) => [n, number])],
       (value) => { chosen = { ...chosen, [name]: value }; draw(); }));
   draw();
   return element("div", { class: "attention" }, menus.length ? element("p", { class: "controls" }, menus) : null, body);
@@ -42,7 +57,7 @@ function wordRows(view, weights, status) {
     rows[side].forEach((word, at) => { paint(word, 0); word.classList.toggle("asked", at === place); });
     rows[other].forEach((word, at) => { word.classList.remove("asked"); paint(word, of(at)); });
     const best = rows[other].map((_, at) => at).sort((a, b) => of(b) - of(a)).slice(0, 3);
-    status.replaceChildren(side === "target" ? "output " : "source ", data(view[side][place], { class: "piece" }),
+    status.replaceChildren(`${view.sides[side === "target" ? 1 : 0]} `, data(view[side][place], { class: "piece" }),
       side === "target" ? " attends to " : " is attended to by ",
       ...best.flatMap((at, n) => [n ? ", " : "", data(view[other][at], { class: "piece" }), ` ${percent(of(at))}`]));
   };
@@ -54,7 +69,9 @@ function wordRows(view, weights, status) {
     arrowKeys(words, rows[side], alongLine(rows[side].length));
     return element("div", {}, element("h4", {}, title), words);
   };
-  return { lines: [line("source", "source"), line("target", "output")], rows, ask };
+  const [seen, sees] = view.sides;
+  const same = seen === sees;
+  return { lines: [line("source", same ? `${seen}, attended to` : seen), line("target", same ? `${sees}, attending` : sees)], rows, ask };
 }
 
 function paint(word, weight) {
@@ -79,13 +96,13 @@ function heatMap(view, weights, status) {
       : `translate(${left + s * size + size / 2} ${top - 6})`, "text-anchor": [...piece].length > 2 ? "start" : "middle" }, cut(piece)));
   const [width, height] = [left + S * size + 4, top + T * size + 4];
   const picture = drawn("svg", {
-    viewBox: `0 0 ${width} ${height}`, width, height, role: "img", "aria-label": "attention map: source along the top, output down the side",
+    viewBox: `0 0 ${width} ${height}`, width, height, role: "img", "aria-label": `attention map: ${view.sides[0]} along the top, ${view.sides[1]} down the side`,
     onpointermove: (event) => {
       const box = picture.getBoundingClientRect();
       const s = Math.floor((event.clientX - box.left - left) / size);
       const t = Math.floor((event.clientY - box.top - top) / size);
       if (s < 0 || t < 0 || s >= S || t >= T) return;
-      status.replaceChildren("output ", data(view.target[t], { class: "piece" }), " attends to ",
+      status.replaceChildren(`${view.sides[1]} `, data(view.target[t], { class: "piece" }), " attends to ",
         data(view.source[s], { class: "piece" }), ` ${percent(weights[t][s])}`);
     },
   }, drawn("rect", { class: "ground", x: left, y: top, width: S * size - 1, height: T * size - 1 }), cells, names);

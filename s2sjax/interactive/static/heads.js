@@ -4,7 +4,7 @@ function headsFigure(view) {
   const place = element("div", {});
   const maps = [...Array(L * N).keys()].map((number) => {
     const weights = weightsOf(view, Math.floor(number / N), number % N);
-    const label = `${L > 1 ? `layer ${Math.floor(number / N) + 1}, ` : ""}head ${number % N + 1}`;
+    const label = `${L > 1 ? `layer ${view.numbers[Math.floor(number / N)]}, ` : ""}head ${number % N + 1}`;
     const enlarge = () => {
       maps.forEach((map) => map.setAttribute("aria-pressed", map === button));
       const status = element("p", { class: "readout", "aria-live": "polite" }, "point at a word to see its weights");
@@ -16,7 +16,7 @@ function headsFigure(view) {
     return button;
   });
   const names = (text) => element("small", {}, text);
-  const rows = [...Array(L).keys()].flatMap((layer) => [names(L > 1 ? `layer ${layer + 1}` : ""), ...maps.slice(layer * N, (layer + 1) * N)]);
+  const rows = [...Array(L).keys()].flatMap((layer) => [names(L > 1 ? `layer ${view.numbers[layer]}` : ""), ...maps.slice(layer * N, (layer + 1) * N)]);
   const grid = element("div", { class: "heads", role: "group", "aria-label": "heads: arrow keys move, Enter enlarges",
     css: { "grid-template-columns": `max-content repeat(${N}, minmax(24px, 120px))`, "--ratio": `${S} / ${T}` } },
     names(""), [...Array(N).keys()].map((head) => names(N > 8 ? head + 1 : `head ${head + 1}`)), rows);

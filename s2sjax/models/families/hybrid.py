@@ -12,7 +12,7 @@ length.
 """
 
 from collections.abc import Callable, Sequence
-from typing import Any, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -23,7 +23,13 @@ from s2sjax.config.models.hybrid_settings import ATTENTION
 from s2sjax.core import attention, mixers
 from s2sjax.core.search.hypotheses import gather
 from s2sjax.models.encoder_decoder import EncoderModule, EncoderOutput, Segments, output_layer
-from s2sjax.models.families.transformer import DecoderBlock, DecoderMemory, EncoderBlock, TransformerDecoder
+from s2sjax.models.families.transformer import (
+    DecoderBlock,
+    DecoderMemory,
+    EncoderBlock,
+    TransformerDecoder,
+    self_weights_of,
+)
 from s2sjax.models.families.transformer_parts import (
     Attention,
     FeedForward,
@@ -53,6 +59,9 @@ class HybridEncoderBlock(EncoderBlock):
         self.feedforward = FeedForward(c, self.dtype)
         self.around_attention = Residual(c, self.dtype)
         self.around_feedforward = Residual(c, self.dtype)
+
+    def self_weights(self, x: Array, lengths: Array, bias: None) -> Array | None:  # type: ignore[override]
+        return super().self_weights(x, lengths, bias) if self.kind in ATTENTION else None
 
     def attend(  # type: ignore[override]
         self, x: Array, lengths: Array | None, train: bool, bias: None, segments: Array | None
@@ -117,6 +126,7 @@ class HybridEncoder(EncoderModule):
     """Position encoding and encoder blocks over xs [B, S, W]."""
 
     config: config.Hybrid
+    has_self_attention: ClassVar[bool] = True
 
     def setup(self):
         c = self.config
@@ -139,6 +149,11 @@ class HybridEncoder(EncoderModule):
             one: Callable = lambda self, x, block=block: block(x, lengths, train, None, segments)
             x = layers.remat_block(self.remat_policy, self, one, x)
         return EncoderOutput(self.final_norm(x), mask, ())
+
+    def self_attention_heads(self, xs: Array, mask: Array) -> dict[int, Array]:
+        """The weights of self-attention of each layer that is attention: [B, N, S, S]."""
+        x, lengths = self.positions.everywhere(xs, False), mask.sum(1)
+        return self_weights_of(self.layer, x, lengths, None, lambda block, x: block(x, lengths, False, None, None))
 
 
 class State(NamedTuple):

@@ -8,7 +8,7 @@ by each block from a table of its own. A `window` restricts self-attention. Cros
 windows.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import ClassVar, NamedTuple
 
 import flax.linen as nn
@@ -63,14 +63,36 @@ class EncoderBlock(nn.Module):
         attended = self.attention.self_attention(self.around_attention.before(x), lengths, self.causal, bias, mask)
         return self.around_attention.after(x, attended, train)
 
+    def self_weights(self, x: Array, lengths: Array, bias: Array | None) -> Array | None:
+        """The weights of self-attention [B, N, T, T] that `attend` uses; None if the block has no self-attention."""
+        return self.attention.self_weights(self.around_attention.before(x), lengths, self.causal, bias)
+
     def feed(self, x: Array, train: bool) -> Array:
         return self.around_feedforward.after(x, self.feedforward(self.around_feedforward.before(x), train), train)
+
+
+def self_weights_of(
+    blocks: Iterable[EncoderBlock], x: Array, lengths: Array, bias: Array | None, advance: Callable[..., Array]
+) -> dict[int, Array]:
+    """The weights of self-attention of each block that has it, by the number of the block: [B, N, T, T].
+
+    x: the input [B, T, W] of the first block
+    bias: `Positions.bias` of all pairs of positions
+    advance: advance(block, x) is the output of a block
+    """
+    found = {}
+    for number, block in enumerate(blocks):
+        if (weights := block.self_weights(x, lengths, bias)) is not None:
+            found[number] = weights
+        x = advance(block, x)
+    return found
 
 
 class TransformerEncoder(EncoderModule):
     """Position encoding and encoder blocks over xs [B, S, W]."""
 
     config: config.Transformer
+    has_self_attention: ClassVar[bool] = True
 
     def setup(self):
         c = self.config
@@ -86,6 +108,13 @@ class TransformerEncoder(EncoderModule):
         own = None if segments is None else attention.same_segment(segments, segments)
         x = self.blocks(x, lengths, train=train, bias=self.positions.bias(xs.shape[1]), mask=own)
         return EncoderOutput(self.final_norm(x), mask, ())
+
+    def self_attention_heads(self, xs: Array, mask: Array) -> dict[int, Array]:
+        """The weights of self-attention of each layer: [B, N, S, S]."""
+        lengths, bias = mask.sum(1), self.positions.bias(xs.shape[1])
+        blocks = map(self.blocks.bind_block, self.blocks.unstacked())
+        x, whole = self.positions.everywhere(xs, False), self.positions.bias(xs.shape[1], windowed=False)
+        return self_weights_of(blocks, x, lengths, whole, lambda block, x: block(x, lengths, False, bias))
 
 
 # ------------------------------------------------------------------------------------ decoder
@@ -176,6 +205,7 @@ class TransformerDecoder(DecoderModule):
     parallel: ClassVar[bool] = True
     has_beam_step: ClassVar[bool] = True
     has_attention_heads: ClassVar[bool] = True
+    has_self_attention: ClassVar[bool] = True
 
     def setup(self):
         c = self.config
@@ -270,3 +300,10 @@ class TransformerDecoder(DecoderModule):
             alphas.append(block.cross_weights(x, memory.states, memory.mask, bias))
             x = block(x, memory.states, memory.mask.sum(1), False, bias)
         return jnp.stack(alphas, axis=1)
+
+    def self_attention_heads(self, memory: DecoderMemory, inputs: Array) -> dict[int, Array]:
+        """The weights of self-attention of each layer for inputs [B, T]: [B, N, T, T]."""
+        lengths, bias = memory.mask.sum(1), self.positions.bias(inputs.shape[1])
+        advance = lambda block, x: block(x, memory.states, lengths, False, bias)
+        x, whole = self.positions.everywhere(self.embedding(inputs), False), self.positions.bias(inputs.shape[1], False)
+        return self_weights_of(self.bound_blocks(), x, _whole(x), whole, advance)

@@ -108,6 +108,20 @@ class Attention(nn.Module):
         seen = jnp.broadcast_to(mask[:, None], (*x.shape[:2], mask.shape[1]))
         return attention.attend_heads(self._heads(self.query(x)), keys, values, seen)[1]
 
+    def self_weights(self, x: Array, lengths: Array, causal: bool, bias: Array | None = None) -> Array:
+        """The weights of each head with which `self_attention` attends from x [B, T, W]: [B, N, T, T].
+
+        `bias` is `Positions.bias` of all pairs of positions, which the attention's own relative positions replace.
+        """
+        place = jnp.arange(x.shape[1])
+        keys, values = (part.swapaxes(1, 2) for part in self.keys_values(x, place))
+        if self.relative is not None:
+            bias = bias_between(self.config, self.relative, x.shape[1], causal, windowed=False)
+        ago, radius = place[:, None] - place[None], reach(self.config, x.shape[1])
+        near = (not causal or ago >= 0) & (jnp.abs(ago) <= (radius or x.shape[1]))  # [T, T]
+        seen = near[None] & (place[None] < lengths[:, None])[:, None]
+        return attention.attend_heads(self._rotate(self._heads(self.query(x)), place), keys, values, seen, bias)[1]
+
     def self_attention_step(
         self, x: Array, joined: dict, cache: kv_cache.Cache, beam_index: Array, position: Array, bias: Array | None
     ) -> tuple[Array, kv_cache.Cache]:
@@ -145,9 +159,12 @@ def relative_table(module: nn.Module, c: config.Transformer) -> Array:
     return param(module, "relative", nn.initializers.normal(c.width**-0.5), (position_encodings.BUCKETS, c.heads))
 
 
-def bias_between(c: config.Transformer, table: Array, length: int, causal: bool) -> Array:
-    """The bias of relative positions, added to all scores: [1, N, T, T], or [1, N, r, K] for windows."""
-    place, radius = jnp.arange(length), reach(c, length)
+def bias_between(c: config.Transformer, table: Array, length: int, causal: bool, windowed: bool = True) -> Array:
+    """The bias of relative positions, added to all scores: [1, N, T, T], or [1, N, r, K] for windows.
+
+    windowed: False for [1, N, T, T] in any case.
+    """
+    place, radius = jnp.arange(length), reach(c, length) if windowed else 0
     between = offsets(radius, causal) if radius else place[None] - place[:, None]
     return position_encodings.relative_bias(table, between, causal)[None]
 
@@ -250,9 +267,11 @@ class Positions(nn.Module):
         if self.config.positions == "learned":
             check_positions(self.config.max_length, length)
 
-    def bias(self, length: int) -> Array | None:
+    def bias(self, length: int, windowed: bool = True) -> Array | None:
         """The bias that all layers share, if there is one: see `bias_between`."""
-        return None if self.relative is None else bias_between(self.config, self.relative, length, self.causal)
+        if self.relative is None:
+            return None
+        return bias_between(self.config, self.relative, length, self.causal, windowed)
 
     def bias_of_one(self, position: Array, length: int) -> Array | None:
         """The bias of one position that all layers share, if there is one: see `bias_of_one`."""

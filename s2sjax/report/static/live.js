@@ -77,7 +77,8 @@ function answerViews(answer) {
     data(output.text || "(empty)"), output.score === undefined ? null : element("span", { class: "score" }, ` score ${short(output.score)}, log-probability ${short(output.log_prob)}`)));
   const choose = (rank) => {
     buttons.forEach((button, each) => button.setAttribute("aria-pressed", each === rank ? "true" : "false"));
-    place.replaceChildren(...(answer.attention && answer.attention[rank] ? [element("h2", {}, "Attention"), attentionView(answer.attention[rank])] : []));
+    const views = answer.attention ? { ...(answer.attention[rank] && { cross: answer.attention[rank] }), ...answer.self_attention[rank] } : {};
+    place.replaceChildren(...(Object.keys(views).length ? [element("h2", {}, "Attention"), ...attentionViews(views).filter(Boolean)] : []));
   };
   choose(0);
   return [element("h2", {}, "Output"), element("p", { id: "output" }, data(outputs[0].text || "(empty)", { class: "output" })),

@@ -77,6 +77,15 @@ function outputsSection(examples, shown) {
   return [examples.unaligned ? note(examples.unaligned) : legend, ...left.map(note), ...outputsView({ ...examples, shown })];
 }
 
+// The heads of one sentence: cross-attention, and the self-attention of both sides.
+function headsSection(examples) {
+  const found = examples ? examples.views.map((views, run) => [views.heads, run]).filter(([heads]) => heads) : [];
+  if (!found.length) return [note("no run has attention with several heads, or its model is not there")];
+  return found.flatMap(([heads, run]) => [
+    element("p", {}, examples.labels.length > 1 ? [data(examples.labels[run]), ": "] : null, `example ${heads.row + 1}, `, data(examples.sources[heads.row])),
+    ...Object.entries(heads.views).flatMap(([of, view]) => [element("h3", {}, `Attention ${ATTENTION_OF[of]}`), headsFigure(view)])]);
+}
+
 function showReport() {
   const report = values();
   const runs = report.runs;
@@ -85,6 +94,7 @@ function showReport() {
     section("curves", "Learning curves", learningCurves(runs)),
     section("lengths", "Quality by source length", lengthTable(report.lengths, report.shown)),
     section("outputs", "Outputs, best and worst", outputsSection(report.examples, report.shown)),
+    section("heads", "Attention by layer and head", headsSection(report.examples)),
     section("speed", "Speed and memory", speedTable(runs)),
     section("configuration", "Configuration", configuration(report)),
   ];

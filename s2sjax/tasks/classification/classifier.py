@@ -11,7 +11,7 @@ from jax import Array
 
 from s2sjax import config, layers, models
 from s2sjax.core.nn.pooling import query_pool
-from s2sjax.models.encoder_decoder import EncoderOutput, masked_mean
+from s2sjax.models.encoder_decoder import EncoderOutput, masked_mean, self_attention_of
 from s2sjax.models.families.rctm import masked_max
 from s2sjax.models.frontends import Frames, Tokens, token_embedding, word_dropout
 from s2sjax.tasks.classification.settings import Pooling
@@ -86,6 +86,10 @@ class Classifier(nn.Module):
         pooled, attention = self._pooled(self.encoder(xs, mask, train))
         pooled = layers.dropout(self, pooled, self.dropout, train)
         return Labelling(self.output.logits(pooled), attention)
+
+    def self_attention_heads(self, source: Array) -> dict[int, Array]:
+        """The weights of self-attention of each layer for ids [B, S]: [B, N, S, S]."""
+        return self_attention_of(self.encoder, *self.frontend(source))
 
     def _pooled(self, memory: EncoderOutput) -> tuple[Array, Array | None]:
         match self.pooling:

@@ -35,7 +35,7 @@ from s2sjax.tasks.classification import labelled_examples
 from s2sjax.tasks.classification.classifier import Classifier, Labelling
 from s2sjax.tasks.classification.labelled_examples import Labelled
 from s2sjax.tasks.classification.settings import LabelData, LabelEvaluate, LabelModel
-from s2sjax.tasks.task import Assets, EncoderTask, Predictor, Task, abstract, apply_model, check_positions
+from s2sjax.tasks.task import Assets, EncoderTask, Predictor, Task, abstract, apply_model, check_positions, only_row
 from s2sjax.tasks.vocabulary_transfer import source_vocabulary, word_rows
 from s2sjax.training import multihost
 from s2sjax.training.checkpoints.transfer import Rows
@@ -274,6 +274,12 @@ class ClassificationTask(EncoderTask):
             return Prediction(best, each[best], each, attention)
 
         return predict
+
+    def encoder_input(self, line: str) -> tuple[list[str], tuple[Any, ...]]:
+        if "text" not in self.assets:
+            return super().encoder_input(line)
+        ids = only_row(self.columns([self.example_of(line, "the line")]))["source"]
+        return self.assets["text"].pieces(ids[0]), (ids,)
 
     def metrics(self, examples: Sequence[Labelled], outputs: Sequence[Prediction]) -> dict[str, MetricResult]:
         found, correct = [output.label for output in outputs], [example.label for example in examples]

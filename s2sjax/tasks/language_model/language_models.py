@@ -36,7 +36,7 @@ from s2sjax.core.search.constraints import DEAD
 from s2sjax.core.special_tokens import EOS, PAD, SOS, UNK
 from s2sjax.layers.linear import add_bias
 from s2sjax.layers.parameters import param
-from s2sjax.models.families.transformer import EncoderBlock, Positions, final_norm
+from s2sjax.models.families.transformer import EncoderBlock, Positions, final_norm, self_weights_of
 from s2sjax.models.families.transformer_parts import Attention, FeedForward, Residual, join_query_key_value
 from s2sjax.tasks.language_model import local_attention
 from s2sjax.tasks.language_model.settings import HybridLM, RecurrentLM, TransformerLM
@@ -171,6 +171,13 @@ class LanguageModel(nn.Module):
     def prepare(self) -> Any:
         return ()
 
+    def self_attention_heads(self, inputs: Array) -> dict[int, Array]:
+        """The weights of the layers with self-attention, by the number of the layer: [B, N, T, T].
+
+        inputs: [B, T] one segment, <pad> at the end of each row
+        """
+        return {}
+
     def _next_logits(self, states: Array) -> Array:
         """The logits of the next token, for a search: [..., W] -> [..., ids]."""
         return self.output.all_ids(states, self.embedding.table)
@@ -270,6 +277,12 @@ class TransformerModel(LanguageModel):
         x = self.blocks(x, jnp.full(rows, length), train=train, bias=self.positions.bias(length))
         x = self.final_norm(x)
         return Hidden(x, x, carry)
+
+    def self_attention_heads(self, inputs: Array) -> dict[int, Array]:
+        rows, length = inputs.shape
+        blocks, everywhere = map(self.blocks.bind_block, self.blocks.unstacked()), jnp.full(rows, length)
+        x, bias = self.positions.everywhere(self.embedding(inputs), False), self.positions.bias(length)
+        return self_weights_of(blocks, x, everywhere, bias, lambda block, x: block(x, everywhere, False, bias))
 
     def prepare(self) -> Prepared:
         """The parameters of each block: all, and those of `join_query_key_value`."""
@@ -376,6 +389,9 @@ class HybridBlock(EncoderBlock):
             state = _stored(state)
         return self.feed(self.around_attention.after(x, mixed, train), train), state
 
+    def self_weights(self, x: Array, lengths: Array, bias: None) -> Array | None:  # type: ignore[override]
+        return super().self_weights(x, lengths, bias) if self.kind == LOCAL else None
+
     def step(self, x: Array, state: Any) -> tuple[Array, Any]:  # type: ignore[override]
         """Computes one position: x [B, W] -> x, state."""
         if self.kind == LOCAL:
@@ -409,6 +425,11 @@ class HybridModel(LanguageModel):
             after.append(last)
         x = self.final_norm(x)
         return Hidden(x, x, tuple(after))
+
+    def self_attention_heads(self, inputs: Array) -> dict[int, Array]:
+        mask, carries = inputs != PAD, iter(start(self.config, len(inputs), self.dtype))
+        advance = lambda block, x: block(x, mask, next(carries), False)[0]
+        return self_weights_of(self.blocks, self.embedding(inputs), mask.sum(1), None, advance)
 
     def begin(self, prefix: Array, more: int | None = None) -> Carry:
         return self.hidden(prefix, start(self.config, len(prefix), self.dtype), False).carry

@@ -30,7 +30,8 @@ from s2sjax.data.batching.columns import AnyColumns, Bucket
 from s2sjax.data.data_notes import Sides
 from s2sjax.data.text import text_streams
 from s2sjax.evaluate.metrics.corpus_metrics import MetricResult
-from s2sjax.evaluate.prediction import batched_apply, perplexity
+from s2sjax.evaluate.prediction import attention_heads, batched_apply, perplexity
+from s2sjax.evaluate.prediction.attention_heads import AttentionHeads, Kind
 from s2sjax.evaluate.prediction.perplexity import LineNats
 from s2sjax.tasks.language_model import language_models
 from s2sjax.tasks.language_model.language_models import FIRST
@@ -279,6 +280,16 @@ class LanguageModelTask(Task):
             return score(params, [example.text for example in examples])
 
         return predict
+
+    def self_attention(self, params: Any, line: str, of: Kind) -> AttentionHeads:
+        """The self-attention of a prompt, read as one segment."""
+        require(of == "decoder", "a language model has no encoder: set of to decoder")
+        ids, most = [EOS, *self.vocabulary.encode(self.example_of(line, "the line").text)], self.experiment.data.steps
+        fits = self.experiment.keeps_state or len(ids) <= most
+        require(fits, f"the line has {len(ids)} tokens, the model reads at most {most}: shorten it")
+        heads = jax.jit(partial(self.module.apply, method="self_attention_heads"))
+        found = heads({"params": params}, np.array([ids], np.int32))
+        return attention_heads.of_one_row(of, self.vocabulary.pieces(ids), found)
 
     def _scorer(self, mesh: jax.sharding.Mesh | None) -> Callable[[Any, list[str]], list[LineNats]]:
         """Scores lines. Every device computes the same, because a text is one sequence."""

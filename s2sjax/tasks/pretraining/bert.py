@@ -11,6 +11,7 @@ from jax import Array
 
 from s2sjax import config, layers, models
 from s2sjax.layers.parameters import param
+from s2sjax.models.encoder_decoder import self_attention_of
 from s2sjax.models.families.transformer_parts import ACTIVATIONS
 from s2sjax.models.frontends import SegmentedTokens, token_embedding
 
@@ -57,6 +58,10 @@ class Bert(nn.Module):
     def encode(self, ids: Array, first: Array, train: bool = False) -> Array:
         """The states of the encoder [B, S, H]."""
         return self.encoder(*self.frontend(ids, first), train).states
+
+    def self_attention_heads(self, ids: Array, first: Array) -> dict[int, Array]:
+        """The weights of self-attention of each layer: [B, N, S, S]."""
+        return self_attention_of(self.encoder, *self.frontend(ids, first))
 
     def __call__(self, ids: Array, first: Array, positions: Array, train: bool = False) -> Guesses:
         states = self.encode(ids, first, train)

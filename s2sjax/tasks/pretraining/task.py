@@ -32,7 +32,7 @@ from s2sjax.tasks.pretraining import paragraphs
 from s2sjax.tasks.pretraining.bert import Bert, Guesses
 from s2sjax.tasks.pretraining.paragraphs import Pair, Parts
 from s2sjax.tasks.pretraining.settings import BertEvaluate, BertModel, Paragraphs
-from s2sjax.tasks.task import Assets, EncoderTask, Predictor, Task, abstract, apply_model, check_positions
+from s2sjax.tasks.task import Assets, EncoderTask, Predictor, Task, abstract, apply_model, check_positions, only_row
 from s2sjax.tasks.vocabulary_transfer import source_vocabulary, word_rows
 from s2sjax.training.checkpoints.transfer import Rows
 from s2sjax.training.train_state import Loss
@@ -251,6 +251,12 @@ class PretrainingTask(EncoderTask):
             ]
 
         return predict
+
+    def encoder_input(self, line: str) -> tuple[list[str], tuple[Any, ...]]:
+        batch = only_row(self._line_columns([Line(" ".join(line.split()))]))
+        ids, most = batch["source"][0], self.longest
+        require(len(ids) <= most, f"the line has {len(ids)} positions, the model reads at most {most}: shorten it")
+        return self.vocabulary.pieces(ids), (batch["source"], batch["first"])
 
     def _guess(self, params: Any, batch: Mapping[str, Any]) -> tuple[Array, ...]:
         """[B] each: nats of the masked words, their number, those correct, probability that the text follows."""

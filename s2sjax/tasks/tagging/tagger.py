@@ -14,7 +14,7 @@ from s2sjax import config, layers, models
 from s2sjax.core import losses
 from s2sjax.core.chains import crf
 from s2sjax.layers.parameters import param
-from s2sjax.models.encoder_decoder import masked_mean
+from s2sjax.models.encoder_decoder import masked_mean, self_attention_of
 from s2sjax.models.frontends import SpelledWords, Tokens, token_embedding, word_dropout
 
 
@@ -81,6 +81,11 @@ class Tagger(nn.Module):
         states = layers.dropout(self, states, self.dropout, train)
         intents = None if self.intent is None else self.intent.logits(masked_mean(states, mask))
         return Scores(self.output.logits(states), intents, mask, self.transitions)
+
+    def self_attention_heads(self, words: Array, more: Array) -> dict[int, Array]:
+        """The weights of self-attention of each layer: [B, N, S, S]."""
+        read = self.tokens(words) if self.frontend is None else self.frontend(words, more, False)
+        return self_attention_of(self.encoder, *read)
 
 
 def tag_loss(scores: Scores, tags: Array, smoothing: float = 0.0) -> losses.Total:

@@ -34,7 +34,7 @@ from s2sjax.tasks.tagging import tag_metrics, tagged_sentences
 from s2sjax.tasks.tagging.settings import TagData, TagEvaluate, TaggerModel
 from s2sjax.tasks.tagging.tagged_sentences import Sentence
 from s2sjax.tasks.tagging.tagger import Scores, Tagger, best_tags, tag_loss
-from s2sjax.tasks.task import Assets, EncoderTask, Predictor, Task, abstract, apply_model, check_positions
+from s2sjax.tasks.task import Assets, EncoderTask, Predictor, Task, abstract, apply_model, check_positions, only_row
 from s2sjax.tasks.vocabulary_transfer import source_vocabulary, word_rows
 from s2sjax.training import multihost
 from s2sjax.training.checkpoints.transfer import Rows
@@ -330,6 +330,12 @@ class TaggingTask(EncoderTask):
 
         return predict
 
+    def encoder_input(self, line: str) -> tuple[list[str], tuple[Any, ...]]:
+        sentence = self.example_of(line, "the line")
+        batch = only_row(self.columns([sentence]))
+        pieces = self.assets["text"].pieces(batch["source"][0]) if self.reads_subwords else list(sentence.words)
+        return pieces, tuple(batch[name] for name in _inputs(self.module))
+
     def _pairs(self, examples: Sequence[Sentence], outputs: Sequence[Tagged]) -> list[tag_metrics.Pair]:
         learned = self.experiment.model.intent > 0
         return [
@@ -370,8 +376,12 @@ class TaggingTask(EncoderTask):
 
 
 def _scores(module: Tagger, params: Any, batch: Mapping[str, Any], key: Array | None = None) -> Scores:
-    names = ("source", "starts") if module.frontend is None else ("words", "characters")
-    return apply_model(module, params, *(batch[name] for name in names), key=key)
+    return apply_model(module, params, *(batch[name] for name in _inputs(module)), key=key)
+
+
+def _inputs(module: Tagger) -> tuple[str, str]:
+    """The names of the columns that the model reads."""
+    return ("source", "starts") if module.frontend is None else ("words", "characters")
 
 
 VOCABULARY_PATHS: dict[str, dict[str, int | None]] = {
