@@ -5,7 +5,7 @@ Paper     Vaswani et al. 2017; Wu et al. 2021, "Good for misconceived reasons: a
 Command   s2sjax train experiments/multi30k.py
 Data      s2sjax data get multi30k: tok/, 29,000 pairs, lower case, tokenised; the checkpoint is chosen on the 1,014
           pairs of val
-Changes   R-Drop (Wu et al. 2021) and an average of the parameters
+Changes   R-Drop (Liang et al. 2021) and an average of the parameters
 Hardware  one H200, shared with other training runs; 213 to 840 s, 26,150,912 weights
 Score     tokenised lower-case BLEU on test 2016 42.56, 42.41 and 42.29 (seeds 0, 1 and 2); the three as an ensemble
           43.19. With 8,000 updates and ema 0.998 42.06, 42.01 and 41.90. docs/results.md says how the settings were

@@ -26,10 +26,10 @@ EXAMPLES = {
 """files that a reader is asked to write"""
 PROGRAMS = {
     "alignment.md", "contract.md", "data.md", "extending.md", "getting-started.md", "parts.md", "pretrained.md",
-    "python.md", "recurrences.md", "sweeps.md", "your-data.md",
+    "python.md", "recurrences.md", "statistical.md", "sweeps.md", "your-data.md",
 }  # fmt: skip
-"""pages whose Python is run: here, in align/, models/families/test_hybrid, test_pretrained, test_extending, _frames,
-_parts, _python, _your_data"""
+"""pages whose Python is run: here, in align/, statistical/, models/families/test_hybrid, test_pretrained,
+test_extending, _frames, _parts, _python, _your_data"""
 
 
 def prose(page: Path) -> str:
@@ -131,6 +131,16 @@ def test_every_file_that_a_page_names_exists(page):
     for path in set(re.findall(r"\b[a-z_0-9]+(?:/[a-z_0-9]+)*\.py\b", page.read_text(encoding="utf-8"))) - EXAMPLES:
         places = (f"s2sjax/**/{path}", path, f"tests/{path}", f"experiments/{path}")
         assert any(next(ROOT.glob(place), None) for place in places), path
+
+
+def test_every_name_of_the_lecture_map_is_in_its_file():
+    """[core/file.py](../s2sjax/core/file.py) `name`, perhaps after "the table"."""
+    text = (DOCS / "lectures.md").read_text(encoding="utf-8")
+    names = re.findall(r"\]\(\.\./([\w/]+\.py)\)(?:, the table)? `(\w+)`", text)
+    assert len(names) >= 8
+    for path, name in names:
+        code = (ROOT / path).read_text(encoding="utf-8")
+        assert re.search(rf"^(class|def) {name}\b|^{name}\b.* = ", code, re.M), (path, name)
 
 
 @pytest.mark.parametrize("file", sorted((ROOT / "experiments").rglob("*.py")), ids=lambda path: path.name)

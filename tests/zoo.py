@@ -174,7 +174,7 @@ def widened(model: config.ModelConfig, width: int) -> config.ModelConfig:
     return config.replace(model, **{name: value for name, value in options.items() if name in has})
 
 
-TOLERANCES = {name: 1e-4 for name in MODELS if name.startswith("hybrid")}
+TOLERANCES = {name: 1e-4 for name in MODELS if "hybrid" in name}
 """Recurrences divide by sums that can be near 0, and their gates are products of several products: rounding in float32
 grows to 4e-5 at the sharp parameters. That these models follow the laws to 1e-9 in float64 is tested in
 models/families/test_hybrid.py."""
@@ -184,13 +184,14 @@ class Pure(PureModel):
     """A model of the zoo by its name, or by its settings: see s2sjax/testing/model_laws.py."""
 
     def __init__(self, name, *arguments, **options):
-        super().__init__(MODELS.get(name, name), *arguments, **options)
+        tolerance = TOLERANCES.get(name, 1e-5) if isinstance(name, str) else 1e-5
+        super().__init__(MODELS.get(name, name), *arguments, **{"tolerance": tolerance} | options)
 
 
 @cache
 def build(name: str) -> Pure:
     """Models are built and compiled once a process: that is what takes the time."""
-    return Pure(name, sharp=SHARPNESS, tolerance=TOLERANCES.get(name, 1e-5))
+    return Pure(name, sharp=SHARPNESS)
 
 
 AS_USERS_COMPILE = {"xla_cpu_use_fusion_emitters": True} if HAS_OLD_GENERATOR else None

@@ -130,8 +130,8 @@ class Train:
     label_smoothing: float = 0.0
     """probability distributed over the whole vocabulary"""
     r_drop: float = 0.0
-    """weight of the divergence between two predictions with different dropout (R-Drop, Wu et al. 2021), which doubles
-    the cost of a step; 5 is usual for translation, 0 for none"""
+    """weight of the divergence between two predictions with different dropout (R-Drop, Liang et al. 2021), which
+    doubles the cost of a step; 5 is usual for translation, 0 for none"""
     scheduled_sampling: ScheduledSampling = ScheduledSampling()
     """training on the model's own predictions"""
     softmax: Softmax = Softmax()

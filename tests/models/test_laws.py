@@ -137,8 +137,11 @@ def test_bfloat16_computes_near_float32_and_returns_float32_logits(name, model):
     assert logits.dtype == jnp.float32
     real = (target != PAD)[..., None]
     exact = model.logits(source, target)
-    error = np.linalg.norm((logits - exact) * real) / np.linalg.norm(exact * real)
-    assert 0 < error < 0.05  # eight bits of mantissa, a dozen products deep
+    relative = lambda found: np.linalg.norm((found - exact) * real) / np.linalg.norm(exact * real)
+    rounded = jax.tree.map(lambda leaf: leaf.astype(jnp.bfloat16).astype(leaf.dtype), model.params)
+    of_weights = relative(jax.jit(model.module.apply)(rounded, source, target))
+    # Eight bits of mantissa, a dozen products deep; or a model that is as sensitive to its weights.
+    assert 0 < relative(logits) < max(0.05, 2 * of_weights)
 
 
 OF_STRUCTURE = (

@@ -47,6 +47,12 @@ def test_distances_known_by_heart(a, b, substitution, expected):
     assert distance(a, b, substitution) == expected
 
 
+def test_the_table_of_hello_and_hella():
+    """The distances of all prefixes: the slide that docs/lectures.md corrects."""
+    table = [[distance("Hella"[:i], "Hello"[:j]) for j in range(1, 6)] for i in range(1, 6)]
+    assert table[2:] == [[2, 1, 0, 1, 2], [3, 2, 1, 0, 1], [4, 3, 2, 1, 1]]
+
+
 @patient
 @given(symbols, symbols, costs)
 def test_distance_is_what_the_recursive_definition_says(a, b, substitution):
