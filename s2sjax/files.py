@@ -1,4 +1,5 @@
-"""Paths of this machine, files that are written completely or not at all, and how both are displayed."""
+"""Paths of this machine and in object storage, files that are written completely or not at all, and how both are
+displayed."""
 
 from __future__ import annotations
 
@@ -10,10 +11,26 @@ from pathlib import Path
 
 from s2sjax.errors import UserError
 
+IN_STORAGE = re.compile(r"(gs|s3):/+(?=[^/])")
+"""the beginning of an address in object storage; pathlib.Path would make gs:/ of gs://"""
 MOUNTS = {"gs": "gcsfuse", "s3": "mount-s3", "az": "blobfuse2", "abfs": "blobfuse2", "hdfs": "hadoop-fuse-dfs"}
 """programs that mount a bucket as a folder, by URL scheme"""
 LONGEST = 4096
 """maximal number of characters of a path, as in Linux"""
+
+
+def as_path(path: str | os.PathLike[str]) -> Path:
+    """Returns a local path, or that of an address in object storage: gs://BUCKET/FOLDER or s3://BUCKET/FOLDER."""
+    if not in_storage(path):
+        return local_path(path)
+    from s2sjax import object_storage  # fsspec and etils are slow to import
+
+    return object_storage.path(IN_STORAGE.sub(r"\1://", str(path), count=1))
+
+
+def in_storage(path: str | os.PathLike[str]) -> bool:
+    """Whether a path is an address in object storage."""
+    return IN_STORAGE.match(str(path)) is not None
 
 
 def local_path(path: str | os.PathLike[str]) -> Path:
@@ -33,11 +50,13 @@ def local_path(path: str | os.PathLike[str]) -> Path:
     else:
         how = f", for example with {MOUNTS[scheme]}," if scheme in MOUNTS else ""
         remedy = f"mount it{how} and give the folder below the mount"
-    raise UserError(f"{scheme}://{rest} is not a local path, and s2sjax opens only local files: {remedy}")
+    raise UserError(f"{scheme}://{rest} is not a local path, which is needed here: {remedy}")
 
 
 def relative_path(path: str | os.PathLike[str], base: Path | None = None) -> str:
     """A path for display: relative to `base` (default: the current directory) if it is below it."""
+    if in_storage(path):
+        return str(path)
     absolute, base = Path(path).absolute(), (base or Path.cwd()).absolute()
     return str(absolute.relative_to(base)) if absolute.is_relative_to(base) else str(path)
 
@@ -63,10 +82,13 @@ def naming(path: object) -> Iterator[None]:
 
 
 def replace_file(path: Path, content: str | bytes, suffix: str = "partial") -> None:
-    """Writes a file atomically, and creates its parent folders.
+    """Writes a file atomically, and creates its parent folders. In object storage it is put at once.
 
     suffix: suffix of the file that is written first; several processes that write the same file have their own.
     """
+    if in_storage(path):
+        path.write_bytes(content.encode() if isinstance(content, str) else content)
+        return
     path.parent.mkdir(parents=True, exist_ok=True)
     draft = path.with_name(f".{path.name}.{suffix}")
     try:
@@ -77,3 +99,18 @@ def replace_file(path: Path, content: str | bytes, suffix: str = "partial") -> N
         with contextlib.suppress(OSError):
             draft.unlink()
         raise
+
+
+def read_growing(path: Path) -> str:
+    """The text of a file that grows during training, such as metrics.jsonl. In object storage its parts are joined."""
+    if in_storage(path):
+        from s2sjax import object_storage
+
+        return object_storage.read(path)
+    return path.read_text(encoding="utf-8")
+
+
+def copy_folder(source: Path, target: Path) -> None:
+    """Copies the files of a folder without folders in it. Either may be in object storage."""
+    for file in source.iterdir():
+        replace_file(target / file.name, file.read_bytes())

@@ -6,6 +6,7 @@ import sys
 from pathlib import Path
 from types import SimpleNamespace
 
+import numpy as np
 import pytest
 
 from s2sjax.errors import UserError
@@ -14,7 +15,7 @@ ROOT = Path(__file__).parents[1]
 FOLDER = ROOT / "experiments" / "claims"
 CLAIMS = (
     "length", "fibonacci", "gradients", "reversal", "beam", "units", "table1", "cost", "alignment", "pretraining",
-    "mixers",
+    "mixers", "statistical",
 )  # fmt: skip
 FAST = ("fibonacci", "table1")
 VERDICTS = ("held", "held in part", "did not hold")
@@ -78,6 +79,16 @@ def test_every_claim_has_a_file_and_a_place_on_the_page(claim):
     assert {file.stem for file in FOLDER.glob("*.py")} == {*CLAIMS, *helpers}
     makefile = (ROOT / "Makefile").read_text()
     assert f"CLAIMS := {' '.join(CLAIMS)}\n" in makefile
+
+
+def test_path_lengths_are_those_of_table_1(claim):
+    """In one layer of self-attention, and after (n - 1) / r, (n - 1) / (k - 1), log_k n or n others."""
+    table1 = claim("table1")
+    assert table1.paths((9, 27)) == {
+        "recurrent": [9, 27], "convolution": [4, 13], "dilated": [2, 3], "attention": [1, 1], "restricted": [1, 4],
+    }  # fmt: skip
+    seen = table1.dependence("restricted", 27)[0]
+    assert (seen == (np.abs(np.subtract.outer(range(27), range(27))) <= table1.RADIUS)).all()
 
 
 def test_the_page_is_made_from_the_results(claim):

@@ -1,4 +1,4 @@
-"""Addresses such as gs://bucket/run are refused, and error messages are short even if a path is long."""
+"""Addresses such as az://bucket/run are refused, and error messages are short even if a path is long."""
 
 import subprocess
 import sys
@@ -17,7 +17,9 @@ from s2sjax.report import write as report
 from s2sjax.runs import evaluations, train_run
 from s2sjax.tasks import Translation
 
-BUCKET = "gs://bucket/run"
+BUCKET = "az://bucket/run"
+STORED = "gs://bucket/run"
+"""object storage that s2sjax opens, but not for everything"""
 PAGE = "from s2sjax.tasks import Translation\nexperiment = Translation('page')\n"
 COMMANDS = [
     f"train {BUCKET}.py", f"train page.py --out {BUCKET}", f"train page.py --out={BUCKET}",
@@ -47,7 +49,22 @@ def here(tmp_path, monkeypatch) -> Path:
 def test_every_command_refuses_an_address(call, here, arguments):
     code, out, error = call(*arguments.split())
     assert (code, out) == (2, "") and error.count("\n") == 1
-    assert error.startswith(f"error: {BUCKET}") and "mount it, for example with gcsfuse, and give the folder" in error
+    assert error.startswith(f"error: {BUCKET}") and "mount it, for example with blobfuse2, and give the folder" in error
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        f"train {STORED}.py", f"train page.py --data.corpus.folder {STORED}", f"prepare {STORED}.py",
+        f"prepare page.py --out {STORED}", f"plan {STORED}.py", f"align {STORED} b.txt",
+        f"align a.txt b.txt --out {STORED}", f"bench layers --out {STORED}", f"serve run --files {STORED}",
+        f"import {STORED} out", f"import model {STORED}", f"export run {STORED}",
+    ],
+)  # fmt: skip
+def test_what_must_be_local_is_refused_in_object_storage(call, here, arguments):
+    code, out, error = call(*arguments.split())
+    assert (code, out) == (2, "") and error.count("\n") == 1
+    assert error.startswith(f"error: {STORED}") and "mount it, for example with gcsfuse, and give the folder" in error
 
 
 DOORS = {

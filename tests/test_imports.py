@@ -20,6 +20,7 @@ LAYERS = [
     "errors",
     "exercises",
     "former_names",
+    "object_storage",
     "files",
     "datasets",
     "core",
@@ -31,6 +32,7 @@ LAYERS = [
     "training",
     "evaluate",
     "align",
+    "statistical",
     "interactive",
     "tasks",
     "testing",
@@ -47,9 +49,10 @@ ALLOWED = {
     "datasets": {"version", "errors", "files", "datasets"},
     "data": {"errors", "files", "datasets", "config", "core", "data"},
     "interop": {"errors", "files", "config", "core", "data", "interop"},
-    "training": {"errors", "files", "config", "core", "training"},
+    "training": {"errors", "object_storage", "files", "config", "core", "training"},
     "evaluate": {"errors", "former_names", "files", "config", "core", "data", "evaluate"},
     "align": {"errors", "data", "align"},
+    "statistical": {"errors", "align", "statistical"},
 }
 
 

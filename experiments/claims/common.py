@@ -1,4 +1,4 @@
-"""Shared code of the eleven claims: the command, stored work, verdicts, and results with their spread over seeds.
+"""Shared code of the twelve claims: the command, stored work, verdicts, and results with their spread over seeds.
 
 A claim is a file of this folder, run as
 
@@ -46,6 +46,14 @@ class Claim(NamedTuple):
     """description of the number, with its unit"""
 
 
+class Table(NamedTuple):
+    """A table that does not depend on the size of the claim: the page shows it once."""
+
+    sentence: str
+    columns: Sequence[str]
+    rows: Sequence[Sequence[str]]
+
+
 class Finding(NamedTuple):
     """The result of a claim."""
 
@@ -61,6 +69,7 @@ class Finding(NamedTuple):
     """number of decimals shown"""
     repeats: str = "seeds"
     """name of the repetitions: seeds, or repeats of a timing"""
+    tables: Sequence[Table] = ()
 
 
 def verdict(held: bool, in_part: bool = False) -> Verdict:
@@ -168,6 +177,8 @@ def _main(claim, sizes, measure, judge, draw, arguments) -> dict[str, Any]:
     draw(folder / "figure.png", data)
     write_json(folder / "result.json", result | {"data": data})
     print("\n" + "\n".join(markdown_table(found.columns, found.rows)))
+    for table in found.tables:
+        print("\n".join(["", table.sentence, "", *markdown_table(table.columns, table.rows)]))
     print(f"\n{claim.number}: {shown(result)}\n{found.verdict}: {found.paragraph}")
     print(f"wrote {folder / 'result.json'}, {folder / 'figure.png'}", flush=True)
     return result
@@ -192,6 +203,7 @@ def describe(study: Study, found: Finding) -> dict[str, Any]:
         "paragraph": found.paragraph,
         "columns": list(found.columns),
         "rows": [list(row) for row in found.rows],
+        "tables": [{**table._asdict(), "rows": [list(row) for row in table.rows]} for table in found.tables],
         "seconds": study.seconds,
         "hardware": result_files.machine(environment),
         "environment": environment | {"command": shlex.join(command)},

@@ -97,7 +97,10 @@ read_words() {
   done
   [ -n "$out" ] || error "$option is missing after --: give a folder that all hosts see"
   case $out in
-    gs://*) error "$option $out is not a folder: mount the bucket on all hosts, and give the folder under the mount" ;;
+    gs://* | s3://*)
+      [ "$1" != sweep ] ||
+        error "$option $out is object storage, where a sweep cannot be: mount it on all hosts, and give the mount"
+      ;;
   esac
   words=("${alone[@]}" --distributed)
   [ "${alone[0]}" = sweep ] || return 0

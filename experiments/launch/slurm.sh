@@ -75,6 +75,10 @@ number --warning "$warning" 1
 if [ "$per" = gpu ] && [ "$gpus" -eq 0 ]; then error "--per-gpu needs GPUs: give --gpus, or leave --per-gpu out"; fi
 [ $# -eq 0 ] || shift # the --
 read_words "$@"
+# The job is queued again if it has saved a checkpoint, which it looks for in the folder.
+case $out in
+  gs://* | s3://*) error "--out $out is object storage: mount it, and give the folder under the mount" ;;
+esac
 
 job=%j
 array=()

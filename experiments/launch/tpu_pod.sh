@@ -146,7 +146,7 @@ setup() {
   on all "set -e; mkdir -p s2sjax; tar -xzf s2sjax.tgz -C s2sjax; cd s2sjax; \
 PIP_BREAK_SYSTEM_PACKAGES=1 python3 -m pip install --quiet --user uv; \
 ~/.local/bin/uv venv --quiet --allow-existing --python 3.12 .venv; \
-~/.local/bin/uv pip install --quiet --python .venv/bin/python -c constraints.txt -e '.[tpu,g2p]'"
+~/.local/bin/uv pip install --quiet --python .venv/bin/python -c constraints.txt -e '.[tpu,g2p,gcs]'"
   [ -z "$bucket$nfs" ] || on all "$(mounting)"
 }
 
@@ -298,7 +298,7 @@ case $command in
     [ $# -eq 0 ] || shift # the --
     read_words "$@"
     case $out in
-      /*) ;;
+      /* | gs://* | s3://*) ;;
       *) error "$out lies on each worker's own disk: name a folder that all workers see, such as $mount/$out" ;;
     esac
     if [ "${alone[0]}" = sweep ] && [ -n "$type" ] && [ "${type##*-}" -gt 8 ]; then

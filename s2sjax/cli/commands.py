@@ -22,6 +22,7 @@ from s2sjax.cli.overrides import check_command, override
 from s2sjax.cli.standard_input import Refused, chunks, two_columns
 from s2sjax.cli.start_jax import ends_at_sigterm, ends_by_signal, start_jax
 from s2sjax.errors import UserError, nearest
+from s2sjax.files import as_path
 
 LAUNCH = "s2sjax launch -p 2 -d 4 -- train experiments/reverse.py"
 
@@ -333,7 +334,7 @@ def _run_folder(options: argparse.Namespace, fields: list[str], experiment: Any)
         return Path("runs") / (options.sweep_name or f"{experiment.name}-sweep")
     names = [value for field, value in zip(fields, [*fields[1:], ""]) if field == "--name"]
     names += [field.partition("=")[2] for field in fields if field.startswith("--name=")]
-    return Path((options.name == "train" and options.out) or Path("runs") / (names or [experiment.name])[-1])
+    return as_path((options.name == "train" and options.out) or Path("runs") / (names or [experiment.name])[-1])
 
 
 def trust(options: argparse.Namespace) -> None:
@@ -342,7 +343,7 @@ def trust(options: argparse.Namespace) -> None:
 
     single = [getattr(options, name, None) for name in ("init", "run", "reverse_run")]
     named = [*single, *getattr(options, "also", ()), *getattr(options, "runs", ())]
-    for path in map(Path, filter(None, [*named, None if options.name == "train" else options.subject])):
+    for path in map(as_path, filter(None, [*named, None if options.name == "train" else options.subject])):
         is_evaluation = (path / evaluations.RESULTS).is_file()
         stored_code.trust(stored_code.read(path.parents[1] if is_evaluation else path).files)
 
@@ -372,7 +373,7 @@ def _draw_curves(options: argparse.Namespace, sweep: str | Path | None) -> None:
     from s2sjax.runs.sweeps import sweep_results
 
     style.check_format(options.curves, "--curves ")
-    logs: dict[str, Any] = {folder: Path(folder) / "metrics.jsonl" for folder in options.runs}
+    logs: dict[str, Any] = {folder: as_path(folder) / "metrics.jsonl" for folder in options.runs}
     if sweep:
         logs = sweep_results.summarize(sweep, options.split, options.metric).logs()
     training_curves.learning_curves(options.curves, logs)

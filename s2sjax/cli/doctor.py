@@ -26,6 +26,8 @@ EXTRAS = {
     "frames": "frames and Parquet files",
     "datasets": "Hugging Face datasets",
     "pretrained": "models of Hugging Face",
+    "gcs": "run folders in Google Cloud Storage",
+    "s3": "run folders in S3",
     "wandb": "train --log wandb",
     "mlflow": "train --log mlflow",
     "notebooks": "executing the notebooks",

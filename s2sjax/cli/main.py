@@ -18,8 +18,14 @@ from s2sjax.cli.arguments import parse
 from s2sjax.cli.overrides import check_command
 from s2sjax.datasets import folder, table
 from s2sjax.errors import UserError, one_line
-from s2sjax.files import local_path
+from s2sjax.files import as_path, local_path
 
+STORED: dict[str, tuple[str, ...]] = {
+    "train": ("out", "init"), "evaluate": ("subject", "also"), "decode": ("subject", "also", "tree", "attention"),
+    "score": ("subject", "also"), "results": ("runs", "curves"), "compare": ("runs", "first", "second"),
+    "report": ("runs", "out"), "serve": ("subject",), "align": ("run", "reverse_run"), "launch": ("launched",),
+}  # fmt: skip
+"""the options that may be addresses in object storage, of each command"""
 RESUME = {
     "train": ": run the same command again; training continues from its last checkpoint",
     "sweep": ": run the same command again; training continues from the last checkpoints",
@@ -75,7 +81,7 @@ def _run(options: argparse.Namespace, fields: list[str]) -> None:
     for name, value in vars(options).items():  # before anything is read or written
         paths = value if isinstance(value, list) else [value]
         for path in filter(lambda each: isinstance(each, str), paths):
-            local_path(path)
+            (as_path if name in STORED.get(options.name, ()) else local_path)(path)
         resolved = [_data_path(name, path) if isinstance(path, str) else path for path in paths]
         setattr(options, name, resolved if isinstance(value, list) else resolved[0])
     if getattr(options, "trust", False):

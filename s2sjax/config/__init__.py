@@ -40,7 +40,7 @@ from s2sjax.config.search import Sampling, Search
 from s2sjax.config.serialize import from_json, kind_of, to_json
 from s2sjax.config.settings import at_least, check_buckets, mapped, parts, require, settings
 from s2sjax.config.training import SIZED_BY_DATA, Mesh, ScheduledSampling, Softmax, Train
-from s2sjax.files import local_path, relative_path
+from s2sjax.files import as_path, local_path, relative_path
 
 replace = dataclasses.replace
 

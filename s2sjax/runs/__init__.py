@@ -3,6 +3,7 @@
 experiment_file   imports an experiment file and the files beside it
 stored_code       the code that a run folder keeps
 lock              one process at a time trains in a folder
+lease             the same in object storage
 folder            config.json and assets of a run
 initial_settings  the settings that an experiment takes from another run
 evaluations       the results and outputs of an evaluation

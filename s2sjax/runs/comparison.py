@@ -220,7 +220,7 @@ def compare(first: Any, second: Any, split: str | None = None, resamples: int = 
 def _open(item: Any) -> Evaluation | Path:
     if isinstance(item, Evaluation):
         return item
-    path = config.local_path(getattr(item, "folder", item))
+    path = config.as_path(getattr(item, "folder", item))
     return evaluations.read(path) if (path / evaluations.RESULTS).is_file() else path
 
 

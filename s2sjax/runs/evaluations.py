@@ -262,7 +262,7 @@ def read(path: Path) -> Evaluation:
 
 def read_all(run: str | Path) -> list[Evaluation]:
     """Reads the evaluations of a run, newest last."""
-    run = config.local_path(run)
+    run = config.as_path(run)
     folder.check_run(run)
     found = filter(None, (_open(path.parent) for path in sorted((run / FOLDER).glob(f"*/{RESULTS}"))))
     return sorted(found, key=lambda evaluation: evaluation.page.get("date", ""))

@@ -20,7 +20,6 @@ from __future__ import annotations
 
 import contextlib
 import json
-import shutil
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
@@ -29,7 +28,7 @@ from typing import Any, cast
 from s2sjax import config
 from s2sjax.core import tables
 from s2sjax.errors import UserError
-from s2sjax.files import replace_file
+from s2sjax.files import as_path, copy_folder, replace_file
 from s2sjax.runs import lock, stored_code
 from s2sjax.tasks.task import Assets, Task, task_of
 from s2sjax.training import multihost
@@ -70,7 +69,7 @@ def read_experiment(folder: Path) -> config.Experiment:
 def taken_from(folder: Path) -> Path | None:
     """The run from which the run in a folder has taken settings; None if there is none."""
     page = read_config(folder)
-    return Path(page["experiment"].get("init", "")) if page and page[TAKEN] is not None else None
+    return as_path(page["experiment"].get("init", "")) if page and page[TAKEN] is not None else None
 
 
 def taken_settings(folder: Path, init: Path) -> dict[str, Any] | None:
@@ -142,8 +141,8 @@ def start_task(
         for name, asset in task.assets.items():
             asset.save(folder / ASSETS, name)
         stored_code.keep(folder, code)
-        if init and multihost.is_leader() and (Path(init) / PRETRAINED).is_dir():
-            shutil.copytree(Path(init) / PRETRAINED, folder / PRETRAINED, dirs_exist_ok=True)
+        if init and multihost.is_leader() and (as_path(init) / PRETRAINED).is_dir():
+            copy_folder(as_path(init) / PRETRAINED, folder / PRETRAINED)
     if multihost.is_leader():
         task.save_data(folder / DATA)
         kept = {"init": init or page.get("init"), ORDER: page[ORDER] if page else "by epoch"}

@@ -33,7 +33,7 @@ def take(experiment: Any, *runs: Path, trust: bool = False) -> Any:
     """
     if not experiment.init:
         return experiment
-    there = Path(experiment.init)
+    there = config.as_path(experiment.init)
     for path in runs:
         check_other(experiment, path)
     stored = (folder.taken_settings(path, there) for path in _started_from(there, runs))
@@ -74,7 +74,7 @@ def offered(experiment: Any, trust: bool = False) -> dict[str, Any]:
     A run of another task offers its `offered_fields` to experiments that have all of them, such as the encoder of BERT
     to a classifier, and else none: parameters are taken by name and shape, and vocabularies if they fit.
     """
-    there = Path(experiment.init)
+    there = config.as_path(experiment.init)
     with _naming("init: "):
         if trust:
             stored_code.trust(stored_code.read(there).files)
@@ -90,7 +90,7 @@ def offered(experiment: Any, trust: bool = False) -> dict[str, Any]:
 
 def check_other(experiment: Any, path: Path) -> None:
     """Raises if `init` is the folder of the run itself."""
-    if experiment.init and Path(experiment.init) == path.absolute():
+    if experiment.init and config.as_path(experiment.init) == path.absolute():
         raise UserError(
             f"init {path} is the folder of this run: name another run, or give another name to the experiment, or --out"
         )
@@ -101,7 +101,7 @@ def assets_of(task: Task, data: Any) -> Assets:
     if not task.experiment.init:
         return task.learn_assets(data)
     with naming_init(task.experiment):
-        return task.adopt_assets(data, folder.open_task(Path(task.experiment.init)).assets)
+        return task.adopt_assets(data, folder.open_task(config.as_path(task.experiment.init)).assets)
 
 
 @contextlib.contextmanager

@@ -5,6 +5,8 @@ releases both when the process ends for any reason. Some shared file systems kee
 none. Therefore the holder also touches the file every few seconds, and a process that finds the file of another host
 watches whether it is still being touched. A deleted file is written again. If the folder cannot be locked and another
 process has replaced the file, the first holder saves nothing more: see `verify`.
+
+In object storage the lock is a lease: see lease.py.
 """
 
 from __future__ import annotations
@@ -21,9 +23,10 @@ import time
 from collections.abc import Iterator
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from s2sjax.errors import UserError
+from s2sjax.files import in_storage
 from s2sjax.training import multihost
 
 NAME = "lock"
@@ -33,7 +36,7 @@ PATIENCE = 60.0
 """seconds without a touch after which a holder on another host counts as dead"""
 UNSUPPORTED = (errno.ENOSYS, errno.EOPNOTSUPP, errno.ENOTSUP, errno.ENOLCK, errno.EINVAL, errno.EBADF)
 """errors of file systems without locks; NFS cannot lock a folder, because folders cannot be opened for writing"""
-_held: dict[Path, _Lock] = {}
+_held: dict[Path, Any] = {}
 """the locks of this process, by the absolute path of the folder"""
 
 
@@ -55,11 +58,11 @@ def held(folder: Path) -> Iterator[None]:
 
     With several processes, the leader takes the lock, and all of them raise if that fails.
     """
-    taken: list[_Lock] = []
+    taken: list[Any] = []
     refusal = ""
     if multihost.is_leader():
         try:
-            taken.append(_Lock(folder))
+            taken.append(_take(folder))
         except UserError as error:
             refusal = str(error)
     if refusal := multihost.all_gather_text("lock", refusal)[0]:
@@ -77,6 +80,14 @@ def verify(folder: Path) -> None:
     """Raises if this process has lost the lock of a folder. Call it before saving anything."""
     if (lock := _held.get(folder.absolute())) and not lock.keep():
         raise lock.lost()
+
+
+def _take(folder: Path) -> Any:
+    if not in_storage(folder):
+        return _Lock(folder)
+    from s2sjax.runs.lease import Lease
+
+    return Lease(folder)
 
 
 class _Lock:

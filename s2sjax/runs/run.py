@@ -20,6 +20,7 @@ import jax
 from s2sjax import config
 from s2sjax.core.backend.device import use_compilation_cache
 from s2sjax.errors import UserError
+from s2sjax.evaluate.prediction.attention_heads import AttentionHeads, Kind, check_kind
 from s2sjax.evaluate.prediction.line_notes import Notes
 from s2sjax.evaluate.prediction.translator import Output, Translator
 from s2sjax.layers.parameters import shapes_only
@@ -54,7 +55,7 @@ class Run:
     """A trained experiment. Parameters are restored once, and compiled programs are reused from call to call."""
 
     def __init__(self, folder: str | Path, task: Task):
-        self.folder, self.task = Path(folder), task
+        self.folder, self.task = config.as_path(folder), task
         self.trained = task.experiment
         """the experiment as it was trained; `experiment` may have other settings for predictions"""
         self._params: dict[Any, tuple[Any, int]] = {}
@@ -109,15 +110,41 @@ class Run:
         _warn(notes)
         return [Score(*each) for each in found]
 
-    def attention(self, line: str, **search: Any) -> AttentionMap:
-        """The attention of the best output of a line: source and target pieces, weights [T, S]. A notebook draws it."""
+    def attention(
+        self, line: str, of: Kind = "cross", layer: int | None = None, head: int | None = None, **search: Any
+    ) -> AttentionMap:
+        """The attention of the best output of a line: source and target pieces, weights [T, S]. A notebook draws it.
+
+        of: "cross", from the output to the source; "encoder" or "decoder", its self-attention
+        layer, head: their numbers, from 1; by default the mean of all
+        """
         from s2sjax.evaluate.figures.attention_maps import AttentionMap
 
+        if (of, layer, head) != ("cross", None, None):
+            return self.attention_heads(line, of, **search).map(layer, head)
         run = self._searching(search)
         run._translator.require_attention("an attention map")
         params = run._restored()
         (outputs,) = run._translator.decode(params, _strings([line]))
         return AttentionMap(*run._translator.attention(params, [line], outputs)[0], title=line)
+
+    def attention_heads(self, line: str, of: Kind = "cross", **search: Any) -> AttentionHeads:
+        """The attention of the best output of a line, by layer and head: weights [layers, heads, T, S].
+
+        of: as in `attention`. Classifiers, taggers and pre-trained models have an encoder, language models a decoder;
+        they show how they read the line.
+        """
+        check_kind(of)
+        if not _strings([line])[0].strip():
+            raise UserError("the line is blank, so nothing attends to it: write some text")
+        if of != "cross" and not self.task.generates_text:
+            return self.task.self_attention(self._restored(), line, of)._replace(title=line)
+        run = self._searching(search)
+        if of == "cross":
+            run._translator.require_attention("an attention map")
+        params = run._restored()
+        (outputs,) = run._translator.decode(params, [line])
+        return run._translator.heads_of(params, line, outputs[0], of)._replace(title=line)
 
     def align(self, pairs: Sequence[tuple[str, str]]) -> list[set[tuple[int, int]]]:
         """The (source word, target word) links of each (source, target) pair: where each target word attends most."""
@@ -242,7 +269,7 @@ def load(path: str | Path, trust: bool = False) -> Run:
     trust: execute the code of a run that this user has not trained, and remember that it is trusted (stored_code.py).
     """
     use_compilation_cache()
-    return Run(path := config.local_path(path), folder.open_task(path, trust))
+    return Run(path := config.as_path(path), folder.open_task(path, trust))
 
 
 # ------------------------------------------------------------------------------------ training
@@ -270,7 +297,7 @@ def train(
     began = time.perf_counter() if began is None else began
     from s2sjax.runs import initial_settings, train_run  # imports Optax, which is slow
 
-    path = config.local_path(path)
+    path = config.as_path(path)
     if file is None:
         experiment = initial_settings.take(config.resolve_paths(experiment, Path.cwd()), path)
     with lock.held(path):
@@ -288,7 +315,7 @@ def show(run: Run) -> list[Path]:
     """Prints and draws the figures of a trained run. Returns the files that were written."""
     mesh = run.mesh()
     written = run.task.figures(run.folder, mesh, lambda: run.params(mesh=mesh)[0])
-    if (run.folder / METRICS).is_file() and multihost.is_leader():
+    if (run.folder / METRICS).exists() and multihost.is_leader():
         written.append(run.curves().save(run.folder / "curves.png"))
     return written
 

@@ -322,17 +322,17 @@ def _source(path: Path, init: str | Path | None, init_assets: bool, field: str =
 
     init: the run that the option --init names. field: that of the field `init`.
     """
-    if init and field and config.local_path(init).absolute() != Path(field):
+    if init and field and config.as_path(init).absolute() != config.as_path(field):
         raise UserError(f"the experiment has init {field}, and --init is {init}: leave out one of them")
     named, init = "init" if field else "--init", init or field
     if init_assets and not init:
         raise UserError("--init-assets takes the vocabularies of another run: name that run with --init RUN")
     if folder.has_checkpoint(path):
         return None
-    recorded = config.local_path(init).absolute() if init else folder.read_config(path).get("init")
+    recorded = config.as_path(init).absolute() if init else folder.read_config(path).get("init")
     if recorded is None:
         return None
-    there = Path(recorded)
+    there = config.as_path(recorded)
     if there == path.absolute():
         raise UserError(f"{named} {init} is the folder of this run: name another run, or give another --out")
     source = Source(there, folder.open_task(there))

@@ -14,7 +14,6 @@ from pathlib import Path
 
 import jax
 
-from s2sjax.files import replace_file
 from s2sjax.training.heartbeat import duration
 
 FILE = "time.json"
@@ -81,9 +80,9 @@ def read(folder: Path) -> dict[str, float]:
     return {}
 
 
-def write(folder: Path, seconds: Mapping[str, float]) -> None:
-    found = {kind: round(seconds[kind], 3) for kind in KINDS if seconds.get(kind)}
-    replace_file(folder / FILE, json.dumps(found, indent=2) + "\n")
+def text(seconds: Mapping[str, float]) -> str:
+    """The content of FILE."""
+    return json.dumps({kind: round(seconds[kind], 3) for kind in KINDS if seconds.get(kind)}, indent=2) + "\n"
 
 
 def describe(seconds: Mapping[str, float]) -> str:

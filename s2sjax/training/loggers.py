@@ -12,6 +12,8 @@ import json
 import os
 import queue
 import re
+import shutil
+import tempfile
 import threading
 import time
 import uuid
@@ -20,13 +22,15 @@ from pathlib import Path
 from typing import Any, ClassVar, NamedTuple
 
 from s2sjax.errors import UserError, nearest, one_line
-from s2sjax.files import replace_file
+from s2sjax.files import copy_folder, in_storage, replace_file
 from s2sjax.training import multihost
 
 FOLDER = "loggers"
 """folder of a run that says, for each logger, under which id it knows the run, and its last step"""
 PATIENCE = 60.0
 """seconds that the end of a run waits for a logger"""
+PUT_EVERY = 60.0
+"""seconds after which the event files of TensorBoard are put into object storage again"""
 _opening = threading.Lock()
 """the members of a sweep open their loggers at once, which these libraries do not expect"""
 
@@ -70,22 +74,32 @@ class Logger:
 
 
 class TensorBoard(Logger):
-    """Event files in RUN/tensorboard."""
+    """Event files in RUN/tensorboard. In object storage, they are put there every minute and at the end."""
 
     package, install, rewinds = "tensorboardX", "pip install tensorboardX", True
 
     def __init__(self, run: Watched):
         from tensorboardX import SummaryWriter
 
+        self._folder, self._put_at = run.folder / "tensorboard", time.monotonic()
+        self._local = Path(tempfile.mkdtemp(prefix="s2sjax-")) if in_storage(run.folder) else self._folder
         # No limit: if its thread fails, as on a full disk, the queue is not emptied, and a full one blocks.
-        self._events = SummaryWriter(str(run.folder / "tensorboard"), purge_step=run.step + 1, max_queue=0)
+        self._events = SummaryWriter(str(self._local), purge_step=run.step + 1, max_queue=0)
 
     def scalars(self, step: int, numbers: Mapping[str, float]) -> None:
         for name, value in numbers.items():
             self._events.add_scalar(name, value, step)
+        if self._local != self._folder and time.monotonic() > self._put_at + PUT_EVERY:
+            self._events.flush()
+            self._put_at = time.monotonic()
+            with contextlib.suppress(OSError):  # what fails is put the next time
+                copy_folder(self._local, self._folder)
 
     def close(self) -> None:
         self._events.close()
+        if self._local != self._folder:
+            copy_folder(self._local, self._folder)
+            shutil.rmtree(self._local)
 
 
 class WandB(Logger):
@@ -102,7 +116,8 @@ class WandB(Logger):
         self.id = run.id or uuid.uuid4().hex
         project = os.environ.get("WANDB_PROJECT", "s2sjax")
         self._run = wandb.init(
-            id=self.id, resume="allow", name=run.folder.name, group=run.sweep, project=project, dir=run.folder,
+            id=self.id, resume="allow", name=run.folder.name, group=run.sweep, project=project,
+            dir=tempfile.mkdtemp(prefix="s2sjax-") if in_storage(run.folder) else run.folder,
             reinit="create_new", settings=wandb.Settings(console="off", silent=True),
         )  # fmt: skip
         self._run.config.update(dict(run.settings), allow_val_change=True)

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import math
+import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -20,6 +21,7 @@ from s2sjax import config
 from s2sjax.errors import UserError
 from s2sjax.training import multihost
 from s2sjax.training.checkpoints.manager import Checkpoints
+from s2sjax.training.checkpoints.store import OutageError
 from s2sjax.training.compiled_steps import Programs
 from s2sjax.training.heartbeat import working
 from s2sjax.training.mesh import global_batch
@@ -28,6 +30,10 @@ from s2sjax.training.profiling import Profile
 from s2sjax.training.run_log import NOTHING, Log
 from s2sjax.training.train_state import TrainState, TrainStep
 
+SHORTEST_DELAY, LONGEST_DELAY = 5.0, 60.0
+"""seconds until a checkpoint is saved again after an outage of object storage; they double from the one to the other"""
+LAST_SAVE = 1800.0
+"""seconds that the end of a run tries to save its last checkpoint"""
 Batch = Any
 Batches = Callable[[int], Iterator[tuple[int, Batch]]]
 """batches(k) yields (k, batch), (k + 1, batch), ...; a batch has the rows of this process, leaves [rows, ...]"""
@@ -137,6 +143,12 @@ class Progress:
     """last step that was saved or restored"""
     state: TrainState
     interrupted: bool = False
+    score: tuple[int, float | None] = (0, None)
+    """the last step to be saved, and its score"""
+    delay: float = 0.0
+    """seconds between two attempts to save during an outage of the storage; 0 without one"""
+    retry_at: float = math.inf
+    """when to save again, by `time.monotonic`"""
 
     @property
     def finished(self) -> bool:
@@ -145,8 +157,28 @@ class Progress:
     def check(self) -> None:
         """Raises if a save in the background has failed; finds out whether the run is interrupted."""
         if self.checkpoints is not None:
-            self.checkpoints.check()
+            with self.through_outage():
+                self.checkpoints.check()
+            self.end_outage(self.checkpoints)
         self.interrupted = self.preemption.reached(self.step)
+
+    @contextlib.contextmanager
+    def through_outage(self) -> Iterator[None]:
+        """Continues after an OutageError in the block, which is said once, and saves again later."""
+        try:
+            yield
+        except OutageError as outage:
+            if not self.delay:
+                self.log.print(f"{str(outage).rpartition(': ')[0]}: the training goes on, and saves again later")
+            self.delay = min(2 * self.delay, LONGEST_DELAY) or SHORTEST_DELAY
+            self.retry_at = time.monotonic() + self.delay
+            self.saved = max(self.checkpoints.steps(), default=0) if self.checkpoints else 0
+
+    def end_outage(self, checkpoints: Checkpoints) -> None:
+        """Says that the first save after an outage is complete."""
+        if self.delay and self.retry_at == math.inf and not checkpoints.is_saving:
+            self.log.print(f"saved step {self.saved}: {checkpoints.folder} can be written again")
+            self.delay = 0.0
 
     def flush(self) -> None:
         """Logs the last dispatched step, if that has not been done."""
@@ -169,7 +201,10 @@ class Progress:
         return scores.value
 
     def save_due(self) -> bool:
-        return self.step > self.saved and (self.finished or self.interrupted or self.step % self.train.save_every == 0)
+        # Processes save together, and their clocks differ: several of them save again at the next regular step.
+        again = not multihost.is_multiprocess() and time.monotonic() >= self.retry_at
+        due = self.finished or self.interrupted or self.step % self.train.save_every == 0 or again
+        return self.step > self.saved and due
 
     def save_if_due(self, score: float | None, paused: bool = False) -> None:
         """Saves every train.save_every steps, at the end, before an interruption or a pause, and with a score."""
@@ -181,10 +216,29 @@ class Progress:
         self.flush()
         if self.interrupted and self.preemption.by_keyboard:
             self.log.print(f"saving step {self.step}; a second Ctrl-C ends at once")
-        with self.log.timed("save"):
-            notes = {"best": self.best._asdict(), "log": self.log.partial()}
-            self.checkpoints.save(self.state, self.step, score, notes)
-        self.saved = self.step
+        self.score = self.step, score
+        with self.log.timed("save"), self.through_outage():
+            self.save(self.checkpoints)
+
+    def save(self, checkpoints: Checkpoints) -> None:
+        """Saves the state, with the score of its step."""
+        self.log.flush()
+        notes = {"best": self.best._asdict(), "log": self.log.partial()}
+        checkpoints.save(self.state, self.step, self.score[1] if self.score[0] == self.step else None, notes)
+        self.saved, self.retry_at = self.step, math.inf
+
+    def wait(self, checkpoints: Checkpoints) -> None:
+        """Waits for the last save. After an outage it saves again, for at most LAST_SAVE seconds."""
+        end = time.monotonic() + LAST_SAVE
+        while True:
+            is_last = time.monotonic() > end
+            with contextlib.nullcontext() if is_last else self.through_outage():
+                if self.retry_at < math.inf:
+                    self.save(checkpoints)
+                checkpoints.wait()
+                self.end_outage(checkpoints)
+                return
+            time.sleep(self.delay)
 
 
 @dataclass
@@ -214,7 +268,7 @@ class _Run(Progress):
         self.flush()
         if self.checkpoints is not None:
             with self.log.timed("save"):
-                self.checkpoints.wait()
+                self.wait(self.checkpoints)
         if not self.interrupted:
             self.log.end()
             return FitResult(self.state, "done" if self.step >= self.train.steps else "stopped", self.best)

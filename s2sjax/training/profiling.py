@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import tempfile
 from collections.abc import Callable
 from pathlib import Path
 
 import jax
 
 from s2sjax.errors import UserError, one_line
-from s2sjax.files import relative_path
+from s2sjax.files import in_storage, relative_path
 from s2sjax.training import multihost
 from s2sjax.training.goodput import KINDS
 from s2sjax.training.run_log import Log
@@ -38,7 +39,9 @@ class Profile:
     def __init__(self, steps: Steps, run: Path, log: Log):
         self._first, self._last = steps
         process = f"process-{jax.process_index()}" if multihost.is_multiprocess() else ""
-        self._folder, self._log = run / FOLDER / process, log
+        # The profiler writes only to local folders.
+        self._folder = Path(tempfile.mkdtemp(prefix="s2sjax-")) / process if in_storage(run) else run / FOLDER / process
+        self._log = log
         self._step = 0
         self._before: dict[str, float] | None = None
         """the times of the run when the trace began, while it is recorded"""

@@ -20,11 +20,13 @@ from typing import Any
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
-from s2sjax.files import naming, replace_file
+from s2sjax.files import as_path, in_storage, naming, read_growing, replace_file
 from s2sjax.training import goodput, loggers, multihost
 from s2sjax.training.heartbeat import SILENCE, Heartbeat, Work, duration, say
 
 METRICS, NONFINITE, SAMPLES = "metrics.jsonl", "nonfinite.jsonl", "samples.txt"
+PATIENCE = 60.0
+"""seconds that a save and the end of a run wait for object storage to take the last lines"""
 WORK = {
     "compile": "compiling the train step", "evaluate": "evaluating dev", "save": "saving",
     "profile": "writing the trace",
@@ -47,10 +49,12 @@ class Log:
     ):  # fmt: skip
         self._is_leader = multihost.is_leader()
         self._sweep = sweep
-        self._run = None if folder is None else Path(folder)
+        self._run = None if folder is None else as_path(folder)
         self._folder = self._run if self._is_leader else None
         self._steps, self._every, self._names, self._settings = steps, every, names, settings
         self._feeds: list[loggers.Feed] = []
+        self._outbox: Any = None
+        """what puts the files of a folder in object storage"""
         self.clock = goodput.Clock(began)
         self._written: float | None = None
         """when time.json was written; None before the first step"""
@@ -71,6 +75,10 @@ class Log:
         """
         if self._folder is not None:
             self._folder.mkdir(parents=True, exist_ok=True)
+            if in_storage(self._folder):
+                from s2sjax import object_storage
+
+                self._outbox = object_storage.Outbox(self.print)
             # If the run was to end at this step, its last mean is now part of a longer one.
             last = step if not partial.get("sums") or step == self._steps else step - 1
             remove_after(self._folder / METRICS, last, step if evaluated is None else evaluated)
@@ -121,6 +129,14 @@ class Log:
         if self._written is not None:
             with contextlib.suppress(OSError):  # such as a full disk; it must not hide the error that ended the run
                 self._write_time()
+        if self._outbox is not None:
+            self._outbox.close(PATIENCE)
+            self._outbox = None
+
+    def flush(self) -> None:
+        """Waits until the lines are stored, unless that fails at the moment: a checkpoint must not overtake them."""
+        if self._outbox is not None:
+            self._outbox.flush(PATIENCE)
 
     # ---------------------------------------------------------------------------------- write
 
@@ -163,7 +179,7 @@ class Log:
         for line in lines if self._sweep is None else ():
             self.print(line)
         if self._folder is not None:
-            _append(self._folder / SAMPLES, "\n".join([f"step {step}", *lines]))
+            self._append(self._folder / SAMPLES, "\n".join([f"step {step}", *lines]))
 
     def nonfinite(self, step: int, loss: float, grad_norm: float, examples: Sequence[int]) -> Path | None:
         """Writes a skipped step and the numbers of its examples. Returns the file they are written to, if any."""
@@ -173,7 +189,7 @@ class Log:
         numbers = {"loss": float(loss), "grad_norm": float(grad_norm)}
         values = {name: value if math.isfinite(value) else str(value) for name, value in numbers.items()}
         path = self._folder / NONFINITE
-        _append(path, json.dumps({"step": step, **values, "examples": [int(number) for number in examples]}))
+        self._append(path, json.dumps({"step": step, **values, "examples": [int(number) for number in examples]}))
         return path
 
     @contextlib.contextmanager
@@ -248,13 +264,23 @@ class Log:
     def _write_time(self) -> None:
         self._written = time.perf_counter()
         if self._folder is not None and self._sweep is None:
-            goodput.write(self._folder, self.clock.seconds())
+            if self._outbox is not None:
+                self._outbox.put(self._folder / goodput.FILE, goodput.text(self.clock.seconds()))
+            else:
+                replace_file(self._folder / goodput.FILE, goodput.text(self.clock.seconds()))
+
+    def _append(self, path: Path, line: str) -> None:
+        if self._outbox is not None:
+            self._outbox.append(path, line)
+        else:
+            with naming(path), open(path, "a", encoding="utf-8") as file:
+                file.write(line + "\n")
 
     def _write(self, line: dict[str, Any]) -> None:
         if self._folder is None:
             return
         safe = {key: None if isinstance(v, float) and not math.isfinite(v) else v for key, v in line.items()}
-        _append(self._folder / METRICS, json.dumps(safe, default=_plain))
+        self._append(self._folder / METRICS, json.dumps(safe, default=_plain))
         numbers = {key: float(value) for key, value in line.items() if key != "step" and _is_number(value)}
         for feed in self._feeds:
             feed.write("scores" if "score" in line else "means", line["step"], numbers)
@@ -267,7 +293,7 @@ def _means_text(means: Mapping[str, float], rate: float) -> str:
 def read_lines(path: Path) -> list[dict[str, Any]]:
     """The lines of a JSONL file, without an incomplete last one; none if there is no file."""
     found = []
-    for line in path.read_text(encoding="utf-8").splitlines() if path.exists() else ():
+    for line in read_growing(path).splitlines() if path.exists() else ():
         with contextlib.suppress(ValueError):
             found.append(json.loads(line))
     return found
@@ -278,31 +304,38 @@ def remove_after(path: Path, step: int, scored: int | None = None) -> None:
     if not path.exists():
         return
     kept = []
-    for line in path.read_text(encoding="utf-8").splitlines():
+    for line in (text := read_growing(path)).splitlines():
         with contextlib.suppress(ValueError, KeyError, TypeError):
             found = json.loads(line)
             if found["step"] <= (step if scored is None or "score" not in found else scored):
                 kept.append(line)
-    replace_file(path, "".join(line + "\n" for line in kept))
+    _replace(path, text, kept)
 
 
 def remove_samples_after(path: Path, step: int) -> None:
     """Removes the headings "step N" with N after `step`, and the indented lines below them."""
     if not path.exists():
         return
-    text = path.read_text(encoding="utf-8")
+    text = read_growing(path)
     kept, at = [], 0
     for line in text[: text.rfind("\n") + 1].splitlines():  # without an incomplete last line
         if line.startswith("step "):
             at = int(line.removeprefix("step "))
         if at <= step:
             kept.append(line)
-    replace_file(path, "".join(line + "\n" for line in kept))
+    _replace(path, text, kept)
 
 
-def _append(path: Path, line: str) -> None:
-    with naming(path), open(path, "a", encoding="utf-8") as file:
-        file.write(line + "\n")
+def _replace(path: Path, text: str, kept: Sequence[str]) -> None:
+    """Replaces the text of a file by the lines that are kept, if it has others."""
+    if (new := "".join(line + "\n" for line in kept)) == text:
+        return
+    if in_storage(path):
+        from s2sjax import object_storage
+
+        object_storage.replace(path, new)
+    else:
+        replace_file(path, new)
 
 
 def _plain(value: Any) -> Any:

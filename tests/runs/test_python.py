@@ -114,6 +114,10 @@ def test_score_agrees_with_the_search(typed, one_device):
         (lambda run: run.align([("a",)]), "pair 1 is ('a',): give (source, target) pairs of strings"),
         (lambda run: run.evaluate("tset"), "there is no split 'tset': choose from train, dev, test"),
         (lambda run: run.attention("a").save("a.gif"), "a.gif is not a supported image format: use .png, .svg or .pdf"),
+        (lambda run: run.attention("a", "self"), "of is 'self': choose cross, encoder or decoder"),
+        (lambda run: run.attention("a", "encoder", 1), "this model has no self-attention in its encoder"),
+        (lambda run: run.attention("a", layer=2), "layer is 2: this attention has the layers 1, choose one of them"),
+        (lambda run: run.attention_heads(" "), "the line is blank, so nothing attends to it: write some text"),
         (lambda run: run.tree("a", beam_size=1), "only beam search has a tree"),
         (lambda run: run.evaluate("test", also=["nowhere"]), "nowhere is not a run folder"),
         (lambda run: s2sjax.compare(run, "nowhere"), "nowhere is not a run folder"),
@@ -141,6 +145,7 @@ def test_a_run_that_does_not_generate_text_predicts(tmp_path, one_device, capsys
     assert [float(row["references"][0]) for row in outputs] == [window.target for window in examples]
     assert "has no search settings: leave out beam" in refused(lambda: run.decode(["1 1 2 3"], beam_size=3))
     assert "does not translate text" in refused(lambda: run.attention("1 1 2 3"))
+    assert "has no self-attention to show" in refused(lambda: run.attention("1 1 2 3", "encoder"))
     assert refused(lambda: run.decode(["1 1 2"])).startswith("line 1 has 3 numbers")
 
 

@@ -40,7 +40,7 @@ from s2sjax.core.special_tokens import CLS, EOS, MASK, PAD, SOS, SPECIALS, UNK
 from s2sjax.data.examples import Example
 from s2sjax.data.text import subword_sampling
 from s2sjax.errors import UserError
-from s2sjax.files import replace_file
+from s2sjax.files import as_path, replace_file
 
 NORMALIZE: tuple[Normalize, ...] = get_args(Normalize)
 SENTENCEPIECE_SPECIALS = ("pad", "bos", "eos", "unk")
@@ -117,13 +117,13 @@ class AnyVocabulary(ABC):
 
     def save(self, folder: str | Path, name: str) -> None:
         """Writes the vocabulary, and removes one of another kind with the same name."""
-        replace_file(Path(folder) / f"{name}{self.suffix}", self._content())
+        replace_file(as_path(folder) / f"{name}{self.suffix}", self._content())
         for other in {Vocabulary.suffix, Subwords.suffix, PRETRAINED_SUFFIX} - {self.suffix}:
-            (Path(folder) / f"{name}{other}").unlink(missing_ok=True)
+            (as_path(folder) / f"{name}{other}").unlink(missing_ok=True)
 
     @classmethod
     def load(cls, folder: str | Path, name: str) -> Self:
-        path = Path(folder) / f"{name}{cls.suffix}"
+        path = as_path(folder) / f"{name}{cls.suffix}"
         try:
             return cls._parse(path.read_bytes())
         except OSError as error:
@@ -403,7 +403,7 @@ def load(folder: str | Path, name: str) -> AnyVocabulary:
     from s2sjax.data.text.pretrained import PretrainedVocabulary  # which imports this module
 
     kinds: tuple[type[AnyVocabulary], ...] = (PretrainedVocabulary, Subwords)
-    found = [kind for kind in kinds if (Path(folder) / f"{name}{kind.suffix}").exists()]
+    found = [kind for kind in kinds if (as_path(folder) / f"{name}{kind.suffix}").exists()]
     return (found or [Vocabulary])[0].load(folder, name)
 
 

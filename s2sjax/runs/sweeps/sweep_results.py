@@ -69,7 +69,7 @@ class Sweep(NamedTuple):
 
 
 def is_sweep(path: str | Path) -> bool:
-    return (config.local_path(path) / SWEEP).is_file()
+    return (config.as_path(path) / SWEEP).is_file()
 
 
 def sweep_among(paths: Sequence[str | Path]) -> str | Path | None:
@@ -101,7 +101,7 @@ def read_page(path: Path) -> dict[str, Any]:
 
 def read(path: str | Path) -> Sweep:
     """Reads the members of the sweep in a folder."""
-    path = config.local_path(path)
+    path = config.as_path(path)
     page = read_page(path)
     members, dropped = page["members"], page.get("dropped", {})
     pages = {name: folder.flat(folder.read_config(path / name).get("experiment", {})) for name in members}

@@ -14,6 +14,8 @@ from typing import Any
 import jax
 import numpy as np
 
+from s2sjax.files import in_storage
+from s2sjax.training.checkpoints import folders
 from s2sjax.training.checkpoints.fingerprints import named_leaves
 
 Tree = Any
@@ -25,7 +27,7 @@ REPLACED = ".replaced"
 
 def steps_in(folder: Path) -> list[int]:
     """The steps that have a checkpoint, oldest first. Checkpoints that are still being written have other names."""
-    names = {path.name.removesuffix(REPLACED) for path in folder.iterdir() if path.is_dir()}
+    names = {path.name.removesuffix(REPLACED) for path in folders.found(folder)}
     return sorted(int(name) for name in names if name.isdecimal())
 
 
@@ -33,7 +35,7 @@ def path_in(folder: Path, step: int) -> Path:
     """The folder of a checkpoint: 20, or 20.replaced if only that exists."""
     path = folder / str(step)
     former = folder / f"{step}{REPLACED}"
-    return former if former.exists() and not path.exists() else path
+    return former if folders.exists(former) and not folders.exists(path) else path
 
 
 def metadata_fault(checkpoint: Path, names: Iterable[str]) -> str:
@@ -80,7 +82,7 @@ def read_arrays(item: Path, template: Tree) -> Tree | None:
         layout = json.loads((item / "_METADATA").read_text(encoding="utf-8"))
         if not layout["use_ocdbt"]:
             return None
-        base = {"driver": "ocdbt", "base": {"driver": "file", "path": f"{item}/"}}
+        base = {"driver": "ocdbt", "base": _base(item)}
         context = tensorstore.Context()
 
         def opened(path: str) -> Any:
@@ -97,3 +99,12 @@ def read_arrays(item: Path, template: Tree) -> Tree | None:
     if any((a.shape, a.dtype) != (tuple(leaf.shape), leaf.dtype) for a, leaf in zip(found, leaves.values())):
         return None
     return jax.tree.unflatten(jax.tree.structure(template), found)
+
+
+def _base(item: Path) -> dict[str, Any]:
+    """The TensorStore spec of the files of an item."""
+    if not in_storage(item):
+        return {"driver": "file", "path": f"{item}/"}
+    from s2sjax import object_storage
+
+    return object_storage.key_value_store(str(item))

@@ -25,6 +25,7 @@ import absl.logging
 import jax
 
 from s2sjax.errors import UserError
+from s2sjax.files import as_path, in_storage
 from s2sjax.training import multihost
 
 
@@ -60,7 +61,7 @@ def attempt(read: Callable[[], dict], where: Path, find_fault: Callable[[], str]
         except Exception as error:
             if proof := proof_of_damage(error, where):
                 damage = reason(proof)
-            elif trouble := error_of_the_machine(error):
+            elif trouble := error_of_the_machine(error) or _error_of_storage(error, where):
                 why = f"cannot read {where} ({reason(trouble)})"
                 raise UserError(f"{why}: fix it, and run the same command again") from error
             elif not (damage := find_fault()):
@@ -108,7 +109,9 @@ def proof_of_damage(error: BaseException | None, where: Path) -> BaseException |
 
 def _is_proof(error: BaseException, where: Path) -> bool:
     if isinstance(error, OSError):
-        named = Path(os.fsdecode(error.filename)).is_relative_to(where) if error.filename else str(where) in str(error)
+        named = (
+            as_path(os.fsdecode(error.filename)).is_relative_to(where) if error.filename else str(where) in str(error)
+        )
         return named and (isinstance(error, FileNotFoundError) or error.errno in _MISSING)
     if isinstance(error, (Damaged, json.JSONDecodeError, UnicodeDecodeError)):
         return True
@@ -119,6 +122,17 @@ def error_of_the_machine(error: BaseException | None) -> BaseException | None:
     """The error, or cause, of memory, devices, the network or the file system; None if the code is at fault."""
     kinds = (OSError, MemoryError, jax.errors.JaxRuntimeError)
     while error is not None and not isinstance(error, kinds) and not re.match(_STATUS, str(error)):
+        error = error.__cause__ or error.__context__
+    return error
+
+
+def _error_of_storage(error: BaseException | None, where: Path) -> BaseException | None:
+    """The error, or cause, of the libraries that read object storage."""
+    if not in_storage(where):
+        return None
+    from s2sjax import object_storage
+
+    while error is not None and not object_storage.is_of_storage(error):
         error = error.__cause__ or error.__context__
     return error
 

@@ -10,10 +10,11 @@ from typing import Any, Literal
 import jax
 
 from s2sjax.errors import UserError
+from s2sjax.files import as_path
 from s2sjax.training import multihost
 from s2sjax.training.checkpoints.fingerprints import fingerprints
 from s2sjax.training.checkpoints.integrity import Damaged
-from s2sjax.training.checkpoints.store import CheckpointStore
+from s2sjax.training.checkpoints.store import CheckpointStore, OutageError
 from s2sjax.training.train_state import TrainState
 
 Tree = Any
@@ -42,7 +43,7 @@ class Checkpoints(CheckpointStore):
         self._scores: dict[int, float] = {}
         self._unscored: dict[int, Damaged] = {}
         """damaged checkpoints whose scores cannot be read; reported when they are restored or skipped"""
-        super().__init__(Path(folder).absolute(), read_only)
+        super().__init__(as_path(folder).absolute(), read_only)
         for step in self.steps():
             try:
                 score = self.header(step)["score"]
@@ -73,10 +74,11 @@ class Checkpoints(CheckpointStore):
     def save(self, state: TrainState, step: int, score: float | None = None, notes: dict | None = None) -> None:
         """Copies the state off the devices and returns; a thread writes it. Raises if the previous save has failed.
 
+        An OutageError loses nothing: save again later.
+
         If the same state is already saved, only its score and notes change.
         """
-        self._verify()
-        self.wait()
+        self._prepare(step)
         with self.saving(step):
             leaves = fingerprints(_items(state))
             exists = step in self.steps() and not any(multihost.all_gather_text("save", self._difference(step, leaves)))
@@ -89,6 +91,21 @@ class Checkpoints(CheckpointStore):
             self._set_damaged_aside()
             header = {"step": step, "leaves": leaves, "score": score, "notes": notes or {}}
             self.write(step, _items(state), header)
+
+    def _prepare(self, step: int) -> None:
+        """Verifies that this process may save, and that the previous save is complete."""
+        outage = ""
+        try:
+            with self.saving(step):
+                self._verify()
+            self.wait()
+        except OutageError as error:
+            outage = str(error)
+        if self._in_storage and (outage := next(filter(None, multihost.all_gather_text("outage", outage)), "")):
+            self._failed = True
+            raise OutageError(outage)
+        with self.saving(step):
+            self.reopen()
 
     def _difference(self, step: int, leaves: dict[str, list]) -> str:
         """The reason why the checkpoint of this step does not hold this state; "" if it does."""

@@ -13,7 +13,6 @@ import contextlib
 import errno
 import json
 import os
-import shutil
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -22,9 +21,9 @@ import jax
 import jax.numpy as jnp
 
 from s2sjax.errors import UserError
-from s2sjax.files import replace_file
+from s2sjax.files import in_storage, replace_file
 from s2sjax.training import multihost
-from s2sjax.training.checkpoints import fast_reader
+from s2sjax.training.checkpoints import fast_reader, folders
 from s2sjax.training.checkpoints.fingerprints import fingerprints, named_leaves
 from s2sjax.training.checkpoints.integrity import Damaged, attempt, quiet, reason, same_for_all, seal, unseal
 
@@ -35,12 +34,17 @@ Tree = Any
 NOTES = "notes.json"
 
 
+class OutageError(UserError):
+    """Object storage could not be reached: nothing is lost, and the state can be saved again later."""
+
+
 class CheckpointStore:
     """The checkpoints in a folder. `read_only` writes, renames and deletes nothing."""
 
     def __init__(self, folder: Path, read_only: bool):
         self.folder, self._read_only = folder, read_only
-        self._last, self._saving, self._replacing = 0, False, False
+        self._in_storage = in_storage(folder)
+        self._last, self._saving, self._replacing, self._failed = 0, False, False, False
         self._manager: Any = None
         try:
             if not read_only:
@@ -57,21 +61,40 @@ class CheckpointStore:
 
     def _open(self) -> ocp.CheckpointManager:
         """Opens the folder for writing. Checks the permissions now, not at the first save."""
-        if self.folder.exists() and not self.folder.is_dir():
+        if not self._in_storage and self.folder.exists() and not self.folder.is_dir():
             raise _os_error(errno.ENOTDIR, self.folder)
-        if self.folder.exists():
+        if not self._in_storage and self.folder.exists():
             for path in (self.folder, *self.folder.glob("[0-9]*")):  # including those to be deleted later
                 if not os.access(path, os.W_OK | os.X_OK) and path.is_dir():
                     raise _os_error(errno.EACCES, path)
         with multihost.leader_first("replaced checkpoints"):
             if multihost.is_leader():
                 self._finish_replacements()
+                folders.remove_incomplete(self.folder)
         with quiet():
-            return _manager(self.folder, self.select)
+            manager = _manager(self.folder, self.select)
+        if self._in_storage and sorted(manager.all_steps()) != fast_reader.steps_in(self.folder):
+            raise OSError(errno.EIO, "not all checkpoints could be listed", str(self.folder))
+        return manager
 
     def steps(self) -> list[int]:
         """The steps that have a checkpoint, oldest first."""
-        return self._found if self._manager is None else sorted(self._manager.all_steps())
+        if self._manager is None:
+            return self._found
+        return sorted(step for step in self._manager.all_steps() if not (self._failed and step == self._last))
+
+    @property
+    def is_saving(self) -> bool:
+        """Whether a save in the background may be incomplete."""
+        return self._saving
+
+    def reopen(self) -> None:
+        """Opens the folder again if a save has failed in an outage: its files are deleted, and it is no checkpoint."""
+        if self._failed:
+            with contextlib.suppress(Exception):
+                self._manager.close()
+            self._manager = self._open()
+            self._failed = False
 
     # ----------------------------------------------------------------------------------- write
 
@@ -84,6 +107,10 @@ class CheckpointStore:
         except UserError:
             raise
         except Exception as error:
+            if self._is_outage(error):
+                self._failed = True
+                what = f"could not save the checkpoint of step {self._last} in {self.folder}"
+                raise OutageError(f"{what} ({reason(error)}): run the same command again") from error
             text = f"{type(error).__name__}: {error} {error.__cause__ or ''}"
             full = next((c for c in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG) if os.strerror(c) in text), None)
             why = os.strerror(full) if full else text.splitlines()[0].strip()
@@ -104,22 +131,29 @@ class CheckpointStore:
         self._saving = True
         self._manager.save(step, args=ocp.args.Composite(notes=ocp.args.JsonSave(seal(header)), **arrays), force=True)
 
+    def _is_outage(self, error: Exception) -> bool:
+        if not self._in_storage:
+            return False
+        from s2sjax import object_storage
+
+        return object_storage.is_outage(error)
+
     def rename(self, steps: list[int], suffixes: list[str]) -> None:
         """Adds to the name of each checkpoint the first suffix that makes a new name."""
         with multihost.leader_first(f"set aside {steps}"):
             for step in steps if multihost.is_leader() else []:
                 names = [f"{step}{suffix}" for suffix in suffixes]
                 free = next(name for name in names if not (self.folder / name).exists())
-                os.rename(self.folder / str(step), self.folder / free)
+                folders.move(self.folder / str(step), self.folder / free)
         self._manager.reload()
 
     def _finish_replacements(self) -> None:
         """Deletes 20.replaced if the new 20 is complete; renames it to 20 if the process was killed before that."""
-        for former in self.folder.glob(f"*{fast_reader.REPLACED}"):
-            if (new := former.with_suffix("")).exists():
-                shutil.rmtree(former)
+        for former in folders.found(self.folder, f"*{fast_reader.REPLACED}"):
+            if folders.exists(new := former.with_suffix("")):
+                folders.remove(former)
             else:
-                os.rename(former, new)
+                folders.move(former, new)
 
     def check(self) -> None:
         """Raises if the save in the background has failed; does not wait for one that is still running."""
@@ -246,6 +280,8 @@ class CheckpointStore:
         import orbax.checkpoint as ocp
         from etils import epath  # the paths of Orbax's handlers
 
+        if self._in_storage:
+            folders.adapt_orbax()
         return ocp.StandardCheckpointHandler().restore(epath.Path(item), args=ocp.args.StandardRestore(template))
 
 
@@ -257,13 +293,21 @@ def _manager(folder: Path, select: Callable[[Sequence[int]], set[int]]) -> ocp.C
             """False: at a preemption Orbax would use the time of the last checkpoint, which it has not read."""
             return False
 
+    temporary = None
+    if in_storage(folder):
+        from orbax.checkpoint.path import atomicity
+
+        folders.adapt_orbax()
+        temporary = atomicity.CommitFileTemporaryPath
+
     class Preservation:
         def should_preserve(self, checkpoints: Any, *, context: Any) -> list[bool]:
             kept = select([checkpoint.step for checkpoint in checkpoints])
             return [checkpoint.step in kept for checkpoint in checkpoints]
 
     options = ocp.CheckpointManagerOptions(
-        cleanup_tmp_directories=True,  # left by saves that were killed
+        cleanup_tmp_directories=temporary is None,  # left by saves that were killed
+        temporary_path_class=temporary,
         preservation_policy=Preservation(),
         lightweight_initialize=True,  # a damaged checkpoint must not hide the others
     )
