@@ -208,12 +208,11 @@ def judge(data: dict[str, Any]) -> common.Finding:
 def draw(path: Path, data: dict[str, Any]) -> None:
     figure = panels.Panels()
     panel = figure.add("quality by number of sentence pairs", "sentence pairs", "BLEU", width=5)
-    for titles, style, marker in ((STATISTICAL, "--", "s"), (NEURAL, "-", "o")):
-        curves = {title: list(zip(*data["bleu"][name])) for name, title in titles.items() if name in data["bleu"]}
-        before = len(panel.lines)
-        panels.lines(panel, data["pairs"], curves, marker)
-        for line in panel.lines[before:]:
-            line.set_linestyle(style)
+    titles = {name: title for name, title in (STATISTICAL | NEURAL).items() if name in data["bleu"]}
+    curves = {title: list(zip(*data["bleu"][name])) for name, title in titles.items()}
+    panels.lines(panel, data["pairs"], curves)
+    for line in panel.lines[: len(STATISTICAL)]:
+        line.set(linestyle="--", marker="s")
     panel.set_xscale("log")
     panel.set_xticks(data["pairs"], [f"{n:,}" for n in data["pairs"]])
     panel.set_xticks([], minor=True)
