@@ -302,7 +302,8 @@ class Outbox:
             self._changed.notify_all()
             if not self._changed.wait_for(lambda: not self._pending(), seconds):
                 files = ", ".join(str(path) for path in [*self._lines, *self._whole])
-                self._say(f"the last lines of {files} could not be written ({reason(cast(Exception, self._failed))})")
+                why = reason(self._failed) if self._failed else f"not within {seconds:.0f} s"
+                self._say(f"the last lines of {files} could not be written ({why})")
 
     def _pending(self) -> bool:
         return bool(self._lines or self._whole or self._busy)

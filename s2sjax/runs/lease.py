@@ -13,7 +13,6 @@ import errno
 import json
 import os
 import threading
-import time
 import uuid
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -54,9 +53,7 @@ class Lease:
             self._store = self._done(tensorstore.KvStore.open(spec, context=context))
             self._take()
         except OSError as error:
-            raise UserError(
-                f"cannot write in {folder} ({error.strerror or error}): fix it, or give another --out"
-            ) from error
+            raise lock.unwritable(folder, error) from error
         self._thread = threading.Thread(target=self._beat, daemon=True)
         self._thread.start()
 
@@ -64,7 +61,7 @@ class Lease:
         for _ in range(TRIES):
             found = self._read()
             if found.holder and not self._is_abandoned(found, found.holder):
-                raise self._refusal(found.holder)
+                raise lock.refusal(self.path.parent, found.holder)
             if self._write(found.version):
                 return
         raise OSError(errno.ENOENT, "check that the bucket exists", str(self.path))
@@ -93,25 +90,15 @@ class Lease:
             with contextlib.suppress(OSError, UserError):
                 self.keep()
 
-    def _refusal(self, holder: lock.Holder) -> UserError:
-        return UserError(
-            f"{self.path.parent} is being trained by {holder}: wait for it, stop it, or give another --out"
-        )
-
     def _is_abandoned(self, found: Found, holder: lock.Holder) -> bool:
         """Whether the holder has ended on this machine, or does not renew the lease while we watch it."""
         if found.machine == _machine() and not _runs(holder.pid):
             return True
-        print(
-            f"waiting up to {lock.PATIENCE:.0f} s to see whether {holder}, is still training in {self.path.parent}",
-            flush=True,
-        )
-        end = time.monotonic() + lock.PATIENCE
-        while time.monotonic() < end:
-            time.sleep(min(1.0, lock.BEAT))
-            if (now := self._read()).version != found.version:
-                return now.holder is None
-        return True
+        return not lock.is_renewed(self.path.parent, holder, self._version_of_holder)
+
+    def _version_of_holder(self) -> bytes | None:
+        found = self._read()
+        return found.version if found.holder else None
 
     def _read(self) -> Found:
         result = self._done(self._store.read(lock.NAME))
@@ -125,7 +112,7 @@ class Lease:
     def _write(self, version: bytes) -> bool:
         """Writes the lease if the object has this version, was deleted, or is ours. Returns whether we hold it."""
         self._beats += 1
-        page = {**lock._this_process()._asdict(), "machine": _machine(), "token": self._token, "beat": self._beats}
+        page = {**lock.this_process()._asdict(), "machine": _machine(), "token": self._token, "beat": self._beats}
         write = lambda version: self._done(self._store.write(lock.NAME, json.dumps(page), if_equal=version)).generation
         if not (written := write(version)):
             # A write whose answer was lost has changed the version too: then the object has our token.

@@ -20,7 +20,7 @@ import os
 import socket
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -111,15 +111,13 @@ class _Lock:
             file = next((path for path in (folder, *folder.parents) if path.is_file()), folder)
             raise UserError(f"{file} is a file, not a folder: give another --out") from None
         except OSError as error:
-            raise UserError(
-                f"cannot write in {folder} ({error.strerror or error}): fix it, or give another --out"
-            ) from error
+            raise unwritable(folder, error) from error
         self._thread = threading.Thread(target=self._beat, daemon=True)
         self._thread.start()
 
     def _write(self) -> None:
         os.ftruncate(self._file, 0)
-        os.pwrite(self._file, json.dumps(_this_process()._asdict()).encode(), 0)
+        os.pwrite(self._file, json.dumps(this_process()._asdict()).encode(), 0)
 
     def _open(self) -> int:
         """Opens and locks the file."""
@@ -128,8 +126,12 @@ class _Lock:
             try:
                 supported = self._flock(file)
                 holder = _parsed(os.pread(file, 4096, 0))
-                if holder and not (supported and holder.host == socket.gethostname()) and self._is_alive(holder):
-                    raise self._refusal(holder)
+                if (
+                    holder
+                    and not (supported and holder.host == socket.gethostname())
+                    and is_renewed(self.path.parent, holder, self._touched)
+                ):
+                    raise refusal(self.path.parent, holder)
                 if self._is_at_path(file):
                     return file
             except BaseException:
@@ -142,7 +144,7 @@ class _Lock:
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
-            raise self._refusal(self._holder()) from None
+            raise refusal(self.path.parent, self._holder()) from None
         except OSError as error:
             if error.errno not in UNSUPPORTED:
                 raise
@@ -161,21 +163,6 @@ class _Lock:
             f"{folder} is now being trained by {who}, because {self.path} was deleted or replaced: nothing more is "
             "saved here; stop one of the two, or give another --out"
         )
-
-    def _refusal(self, holder: Holder | None) -> UserError:
-        who = str(holder or "another process")
-        return UserError(f"{self.path.parent} is being trained by {who}: wait for it, stop it, or give another --out")
-
-    def _is_alive(self, holder: Holder) -> bool:
-        """Whether the file is touched while we watch it. The clocks of two hosts cannot be compared."""
-        where = self.path.parent
-        print(f"waiting up to {PATIENCE:.0f} s to see whether {holder}, is still training in {where}", flush=True)
-        first, end = self._touched(), time.monotonic() + PATIENCE
-        while time.monotonic() < end:
-            time.sleep(min(1.0, BEAT))
-            if (now := self._touched()) != first:
-                return now is not None
-        return False
 
     def _touched(self) -> int | None:
         """The time of the last write. The file is opened each time, so that NFS asks its server."""
@@ -232,7 +219,30 @@ class _Lock:
                 folder.rmdir()
 
 
-def _this_process() -> Holder:
+def unwritable(folder: Path, error: OSError) -> UserError:
+    return UserError(f"cannot write in {folder} ({error.strerror or error}): fix it, or give another --out")
+
+
+def refusal(folder: Path, holder: Holder | None) -> UserError:
+    who = str(holder or "another process")
+    return UserError(f"{folder} is being trained by {who}: wait for it, stop it, or give another --out")
+
+
+def is_renewed(folder: Path, holder: Holder, version: Callable[[], Any]) -> bool:
+    """Whether the lock changes while we watch it. The clocks of two hosts cannot be compared.
+
+    version: what changes with the lock; None once there is none
+    """
+    print(f"waiting up to {PATIENCE:.0f} s to see whether {holder}, is still training in {folder}", flush=True)
+    first, end = version(), time.monotonic() + PATIENCE
+    while time.monotonic() < end:
+        time.sleep(min(1.0, BEAT))
+        if (now := version()) != first:
+            return now is not None
+    return False
+
+
+def this_process() -> Holder:
     try:
         user = getpass.getuser()
     except (KeyError, OSError):  # a container in which this user id has no name

@@ -67,7 +67,7 @@ sys.stdin.read()
 
 
 def test_the_lock_of_a_killed_process_is_released(tmp_path, capsys):
-    left_by(tmp_path, lock._this_process()._replace(pid=123456))
+    left_by(tmp_path, lock.this_process()._replace(pid=123456))
     command = [sys.executable, "-c", HOLD, tmp_path / lock.NAME]
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as child:
         assert child.stdout.readline() == b"held\n"
@@ -162,7 +162,7 @@ def test_a_file_system_without_locks(tmp_path, quick, monkeypatch):
     with lock.held(tmp_path):
         monkeypatch.setattr(lock._Lock, "_touched", lambda self: next(TIMES))
         assert f"by process {os.getpid()} of" in refused(tmp_path)
-    left_by(tmp_path, lock._this_process())
+    left_by(tmp_path, lock.this_process())
     monkeypatch.setattr(lock._Lock, "_touched", lambda self: 5)
     with lock.held(tmp_path):
         pass

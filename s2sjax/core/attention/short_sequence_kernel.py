@@ -15,7 +15,7 @@ On several devices, each computes its own sentences and heads.
 """
 
 from collections.abc import Sequence
-from functools import partial
+from functools import partial, reduce
 from typing import Any, NamedTuple
 
 import jax
@@ -170,18 +170,18 @@ def product(x: Array, y: Array, x_axis: int = 1, y_axis: int = 0) -> Array:
     return lax.dot_general(x, y, (((x_axis,), (y_axis,)), ((), ())), preferred_element_type=jnp.float32)
 
 
-def _tile(ref) -> tuple[tuple[Array, Array], Array]:
+def _tile(ref) -> tuple[tuple[Array, ...], Array]:
     """The indices of a tile's elements, and whether they exist: the sizes of a tile are powers of two."""
     from jax.experimental import pallas as pl
 
-    rows, columns = ref.shape
-    places = lambda size: jnp.arange(max(MIN_TILE_ROWS, pl.next_power_of_2(size)))
-    row, column = places(rows)[:, None], places(columns)[None, :]
-    return (row, column), (row < rows) & (column < columns)
+    along = lambda axis: tuple(slice(None) if each == axis else None for each in range(ref.ndim))
+    places = (jnp.arange(max(MIN_TILE_ROWS, pl.next_power_of_2(size))) for size in ref.shape)
+    at = tuple(place[along(axis)] for axis, place in enumerate(places))
+    return at, reduce(jnp.logical_and, (place < size for place, size in zip(at, ref.shape)))
 
 
 def load_tile(ref) -> Array:
-    """Loads a matrix into a tile, with zeros where it has no elements."""
+    """Loads a matrix or a vector into a tile, with zeros where it has no elements."""
     from jax.experimental.pallas import triton
 
     at, exists = _tile(ref)

@@ -21,7 +21,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Int8
 
-from s2sjax.core.attention.decode_kernel import MIN_TILE_ROWS, by_sentence_and_head
+from s2sjax.core.attention.decode_kernel import by_sentence_and_head
 from s2sjax.core.attention.short_sequence_kernel import load_tile, product, store_tile
 from s2sjax.core.backend import device
 
@@ -95,7 +95,7 @@ def _forward_kernel(value, query, key, row, column, from_start, states, pairs, i
     def kernel(value, query, key, row, column, from_start, state, pairs, y):
         q = load_tile(query)
         _, weights = _weights(q, load_tile(key), row, column, pairs)
-        past = _row(from_start)[:, None] * product(q, load_tile(state))
+        past = load_tile(from_start)[:, None] * product(q, load_tile(state))
         store_tile(y, product(weights.astype(q.dtype), load_tile(value)) + past)
 
     [y] = _call(kernel, (value, query, key, row, column, from_start, states, pairs), (value,), interpret)
@@ -107,18 +107,18 @@ def _backward_kernel(
 ) -> Sequence[Array]:  # fmt: skip
     def kernel(value, query, key, row, column, from_start, state, pairs, gradient, *results):
         d_value, d_query, d_key, d_row, d_column, d_from_start, d_state = results
-        q, k, d_y, s = load_tile(query), load_tile(key), load_tile(gradient), _row(from_start)[:, None]
+        q, k, d_y, s = load_tile(query), load_tile(key), load_tile(gradient), load_tile(from_start)[:, None]
         factors, weights = _weights(q, k, row, column, pairs)
         store_tile(d_value, product(weights.astype(q.dtype), d_y, 0, 0))
         d_weights = product(d_y, load_tile(value), 1, 1)
         both = weights * d_weights
-        _store_row(d_row, jnp.sum(both, axis=1))
-        _store_row(d_column, jnp.sum(both, axis=0))
+        store_tile(d_row, jnp.sum(both, axis=1))
+        store_tile(d_column, jnp.sum(both, axis=0))
         d_scores = (factors * d_weights).astype(q.dtype)
         store_tile(d_key, product(d_scores, q, 0, 0))
         past = product(d_y, load_tile(state), 1, 1)  # S dy_i
         store_tile(d_query, product(d_scores, k) + s * past)
-        _store_row(d_from_start, jnp.sum(past * q, axis=1))
+        store_tile(d_from_start, jnp.sum(past * q, axis=1))
         store_tile(d_state, product((s * q).astype(q.dtype), d_y, 0, 0))
 
     inputs = value, query, key, row, column, from_start, states, pairs, gradient
@@ -129,7 +129,7 @@ def _backward_kernel(
 def _weights(q: Array, k: Array, row, column, pairs) -> tuple[Array, Array]:
     """e and w of the pairs of positions, 0 for others: float32 [C, C]."""
     seen = load_tile(pairs) != 0
-    exponents = _row(row)[:, None] + _row(column)[None, :]
+    exponents = load_tile(row)[:, None] + load_tile(column)[None, :]
     factors = jnp.where(seen, jnp.exp(jnp.where(seen, exponents, 0)), 0)
     return factors, factors * product(q, k, 1, 1)
 
@@ -160,25 +160,3 @@ def _axes(inputs: Sequence[Array]) -> list[str]:
     """The axes of the inputs of a kernel: under `vmap`, each sentence has pairs of its own."""
     one, pairs = {4: "btsk", 5: "btsnk"}[inputs[1].ndim], {2: "sl", 3: "bsl", 4: "btsl"}[inputs[7].ndim]
     return ["btsnd", one, one, "btns", "btns", "btns", "btnkd", pairs]
-
-
-def _row(ref) -> Array:
-    """Loads a vector as a row of a tile."""
-    from jax.experimental.pallas import triton
-
-    at, exists = _places(ref)
-    return triton.load(ref.at[at], mask=exists, other=0)
-
-
-def _store_row(ref, row: Array) -> None:
-    from jax.experimental.pallas import triton
-
-    at, exists = _places(ref)
-    triton.store(ref.at[at], row.astype(ref.dtype), mask=exists)
-
-
-def _places(ref) -> tuple[Array, Array]:
-    from jax.experimental import pallas as pl
-
-    at = jnp.arange(max(MIN_TILE_ROWS, pl.next_power_of_2(len(ref))))
-    return at, at < len(ref)
