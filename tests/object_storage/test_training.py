@@ -4,7 +4,6 @@ import contextlib
 import os
 import subprocess
 import sys
-import threading
 import time
 
 import jax
@@ -162,18 +161,28 @@ def test_training_goes_on_through_an_outage(bucket, local, outage, impatient, mo
     monkeypatch.setattr(object_storage, "SHORTEST", 0.5)
     monkeypatch.setattr(run_log, "PATIENCE", 1.0)
     monkeypatch.setattr(lease, "TIMEOUT", 3.0)
-    whole = run_log.Log.step
+    log_step, check = run_log.Log.step, loop.Progress.check
 
-    def step(self, number, numbers):
-        whole(self, number, numbers)
+    def begin(self, number, numbers):
+        log_step(self, number, numbers)
         if number == 12:
             wait_until(lambda: steps(bucket)[-1:] == [10])
             outage.write_text("503" if bucket.startswith("gs") else "429")
-            threading.Timer(5.0, outage.unlink).start()
-        if 12 < number < 28 and outage.exists():
-            time.sleep(0.3)
 
-    monkeypatch.setattr(run_log.Log, "step", step)
+    def end(self):
+        """Training waits until the save of step 20 has failed, until the next one is due, and until it is whole."""
+        match self.step:
+            case 22:
+                wait_until(lambda: check(self) or self.delay > 0)
+                outage.unlink()
+            case 27:
+                wait_until(lambda: time.monotonic() > self.retry_at)
+            case 29:
+                wait_until(lambda: check(self) or self.delay == 0)
+        check(self)
+
+    monkeypatch.setattr(run_log.Log, "step", begin)
+    monkeypatch.setattr(loop.Progress, "check", end)
     trained, result = runs.train(experiment(), bucket)
     said = capsys.readouterr().out
     assert_equal(result.state, local[1])
