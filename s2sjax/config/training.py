@@ -29,7 +29,7 @@ SIZED_BY_DATA = ("steps", "evaluate_every", "save_every")
 class Mesh:
     """The device mesh. `data` -1 uses all devices that the other axes do not use.
 
-    Of several slices of TPUs, each has its own fsdp and tensor: only data crosses the network between them.
+    Of several slices of TPUs, each has its own fsdp, tensor and context: only data crosses the network between them.
     """
 
     data: int = -1
@@ -38,6 +38,8 @@ class Mesh:
     """fully sharded data parallelism: number of parts of the parameters and the batch"""
     tensor: int = 1
     """tensor parallelism: number of parts of each matrix product"""
+    context: int = 1
+    """context parallelism: number of parts of each sequence, for long inputs"""
 
 
 @settings

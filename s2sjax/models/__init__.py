@@ -7,8 +7,6 @@ from s2sjax.models.registry import (
     Rules,
     build,
     build_encoder,
-    check_mesh,
-    check_scan_mesh,
     encoder_rules,
     tensor_rules,
 )

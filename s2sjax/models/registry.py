@@ -132,21 +132,6 @@ def _of_family(table: Mapping[type, Any], side: config.ModelSettings, default: A
     return next((table[kind] for kind in type(side).__mro__ if kind in table), default)
 
 
-def check_mesh(model: config.ModelConfig, mesh: Mapping[str, int]) -> None:
-    """Raises a UserError for meshes on which XLA (JAX 0.10 to 0.12, Shardy) computes wrong gradients of a scan."""
-    if any(side.scans_time for side in config.encoder_and_decoder(model)):
-        check_scan_mesh(f"a {config.model_name(model)}", mesh)
-
-
-def check_scan_mesh(what: str, mesh: Mapping[str, int]) -> None:
-    """Raises a UserError if all three axes of the mesh split a model with a scan, named `what` in the error."""
-    require(
-        not all(size > 1 for size in mesh.values()),
-        f"train.mesh splits {what} by data, fsdp and tensor at once, for which XLA computes wrong gradients: set one "
-        "of train.mesh.data, train.mesh.fsdp and train.mesh.tensor to 1",
-    )
-
-
 def build(
     model: config.ModelConfig, source_size: int, target_size: int, dtype=jnp.float32,
     source_spelling: Spelling | None = None, target_spelling: Spelling | None = None,

@@ -74,6 +74,7 @@ class Mesh(NamedTuple):
     data: int
     fsdp: int
     tensor: int
+    context: int = 1
 
     @property
     def data_parallel_size(self) -> int:
@@ -82,15 +83,19 @@ class Mesh(NamedTuple):
 
     @property
     def size(self) -> int:
-        return self.data * self.fsdp * self.tensor
+        return math.prod(self)
 
     @property
     def flags(self) -> str:
         """The options of `s2sjax train` that choose this mesh."""
-        return " ".join(f"--train.mesh.{axis} {size}" for axis, size in self._asdict().items())
+        return " ".join(map("--train.mesh.{} {}".format, self._fields, self._shown))
+
+    @property
+    def _shown(self) -> tuple[int, ...]:
+        return self if self.context > 1 else self[:3]
 
     def __str__(self) -> str:
-        return " x ".join(map(str, self))
+        return " x ".join(map(str, self._shown))
 
 
 class Held(NamedTuple):
@@ -167,7 +172,7 @@ class Program:
         """The bytes held on a device. Raises UserError if the mesh does not divide a dimension that a rule splits."""
         if mesh not in self._held:
             rules = self.rules if mesh.tensor > 1 else ()
-            state = meshes.with_shardings(self.state, AbstractMesh(tuple(mesh), meshes.AXES), rules)
+            state = meshes.with_shardings(self.state, AbstractMesh(tuple(mesh), mesh._fields), rules)
             gathered = at_once = 0.0
             for path, leaf in jax.tree_util.tree_leaves_with_path(state.params):
                 if "fsdp" in leaf.sharding.spec:
@@ -202,7 +207,8 @@ class Program:
         held, whole = self.held(mesh), self.held(Mesh(1, 1, 1))
         logits = min(row, self.logits)
         share = 1 - ACTIVATIONS_SPLIT + ACTIVATIONS_SPLIT / mesh.tensor
-        temporary = fixed * held.params / whole.params + held.at_once + rows * (logits + (row - logits) * share)
+        activations = rows / mesh.context * (logits + (row - logits) * share)
+        temporary = fixed * held.params / whole.params + held.at_once + activations
         return round(held.state + temporary) + shard_bytes(self.batch(rows))
 
     # ------------------------------------------------------------------------------------- time
@@ -249,7 +255,7 @@ class Program:
 
     def exchanging(self, mesh: Mesh, chip: Chip, rows: int) -> tuple[float, float]:
         """Seconds of communication over data and fsdp, and over tensor."""
-        data, fsdp, tensor = mesh
+        data, fsdp, tensor, _ = mesh
         held = self.held(mesh)
         often = self.experiment.train.grad_accum_steps
         over = lambda count, stride, size, calls: (

@@ -38,6 +38,11 @@ def plan(
     """
     if devices < 1:
         raise UserError(f"--devices is {devices}: it must be at least 1")
+    if (context := experiment.train.mesh.context) > 1:
+        raise UserError(
+            f"train.mesh.context is {context}, but only data, fsdp and tensor are predicted: set it to 1, or compile "
+            "for TPUs by --compile"
+        )
     name, found = chips.find(chip)
     program = Program(task_with_assets(experiment, sizes))
     meshes = list(candidates(program, devices, found.domain if name in tpu_slices.SHAPES else devices))

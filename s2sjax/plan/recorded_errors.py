@@ -25,8 +25,8 @@ class Record(NamedTuple):
     dtype: str
     topology: str
     chips: int
-    mesh: tuple[int, int, int]
-    """data, fsdp, tensor"""
+    mesh: tuple[int, ...]
+    """data, fsdp, tensor, and context if it is above 1"""
     bucket: tuple[int, ...]
     rows: int
     """rows of the global batch"""

@@ -219,5 +219,5 @@ def changes(target: Target, held: int, params: int, failure: DoesNotFit) -> Iter
         fsdp *= 2
         if held * mesh["fsdp"] / fsdp + activations < limit or 2 * fsdp > replicas:
             flags = f"--train.mesh.data {replicas // fsdp} --train.mesh.fsdp {fsdp}"
-            yield Change(flags, changed(mesh=config.Mesh(replicas // fsdp, fsdp, mesh["tensor"])))
+            yield Change(flags, changed(mesh=replace(e.train.mesh, data=replicas // fsdp, fsdp=fsdp)))
             break

@@ -77,9 +77,9 @@ def plan(
 
 
 def parse_mesh(text: str) -> config.Mesh:
-    """Parses --mesh: 4x2x1 -> data 4, fsdp 2, tensor 1."""
-    if not re.fullmatch(r"\d+x\d+x\d+", text):
-        raise UserError(f"--mesh is {text!r}: write data x fsdp x tensor, such as 4x2x1")
+    """Parses --mesh: 4x2x1 -> data 4, fsdp 2, tensor 1; a fourth number is context."""
+    if not re.fullmatch(r"\d+x\d+x\d+(x\d+)?", text):
+        raise UserError(f"--mesh is {text!r}: write data x fsdp x tensor, such as 4x2x1, and x context if above 1")
     return config.Mesh(*map(int, text.split("x")))
 
 
@@ -101,7 +101,7 @@ def record(target: Target, program: Program, step: Built) -> recorded_errors.Rec
         dtype=target.experiment.train.dtype,
         topology=target.name,
         chips=target.mesh.size,
-        mesh=(shape.data, shape.fsdp, shape.tensor),
+        mesh=tuple(target.mesh.shape.values()),
         bucket=step.bucket,
         rows=step.rows,
         seconds=round(step.seconds, 1),
@@ -109,7 +109,7 @@ def record(target: Target, program: Program, step: Built) -> recorded_errors.Rec
         memory=step.memory,
         predicted=program.memory(shape, own),
         flops=step.flops,
-        products=program.work(own).products / shape.tensor,
+        products=program.work(own).products / shape.tensor / shape.context,
         collectives=dict(exchanged),
         versions=versions(),
     )

@@ -125,8 +125,10 @@ class EncoderDecoderTask(Task):
     def rules(self) -> Rules:
         return models.tensor_rules(self.network)
 
-    def check_mesh(self, mesh: Mapping[str, int]) -> None:
-        models.check_mesh(self.network, mesh)
+    @property
+    def splits_products_and_time(self) -> bool:
+        kinds = config.Transformer, config.Hybrid
+        return all(isinstance(side, kinds) for side in encoder_and_decoder(self.network))
 
     @property
     def heads(self) -> tuple[int, ...]:

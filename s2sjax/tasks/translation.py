@@ -22,6 +22,7 @@ from s2sjax.data.batching.columns import AnyColumns, Bucket
 from s2sjax.data.corpora import prepared_corpus, readers
 from s2sjax.data.examples import Example
 from s2sjax.evaluate import metrics
+from s2sjax.evaluate.prediction.batched_apply import row_sharding
 from s2sjax.evaluate.prediction.heldout_loss import EvaluationLoss
 from s2sjax.evaluate.prediction.line_notes import Notes
 from s2sjax.evaluate.prediction.translator import Output, Translator
@@ -31,7 +32,6 @@ from s2sjax.models.encoder_decoder import EncoderDecoder
 from s2sjax.tasks.task import Assets, Predictor, SearchExperiment, Task, abstract, spread
 from s2sjax.tasks.text_generation import EncoderDecoderTask
 from s2sjax.tasks.vocabulary_transfer import source_vocabulary, vocabulary_rows, word_rows
-from s2sjax.training import mesh as meshes
 from s2sjax.training import multihost
 from s2sjax.training.checkpoints.transfer import Rows
 from s2sjax.training.train_state import Loss
@@ -340,8 +340,7 @@ class TranslationTask(EncoderDecoderTask):
 
     def _make_translator(self, mesh: jax.sharding.Mesh | None, *others: Task) -> Translator:
         e, modules = self.experiment, self.search_modules(others)
-        sharding = jax.sharding.NamedSharding(mesh, meshes.ROWS) if mesh is not None and mesh.size > 1 else None
-        ways = meshes.data_parallel_size(mesh) if mesh else 1
+        sharding, ways = row_sharding(mesh)
         return Translator(
             modules if others else modules[0], self.source, self.target, e.search,
             buckets=[source for source, _ in e.data.buckets], rows=-(-e.evaluate.batch_size // ways) * ways,

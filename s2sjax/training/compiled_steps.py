@@ -15,12 +15,12 @@ from typing import Any, NamedTuple
 
 import jax
 import numpy as np
-from jax.sharding import Mesh, NamedSharding, PartitionSpec
+from jax.sharding import Mesh, PartitionSpec
 
 from s2sjax.core.backend import device
 from s2sjax.errors import UserError
 from s2sjax.training import device_memory, jax_settings, multihost
-from s2sjax.training.mesh import EVERYWHERE, ROWS, path_of, put
+from s2sjax.training.mesh import EVERYWHERE, ROWS, column_sharding, path_of, put
 from s2sjax.training.run_log import Log
 from s2sjax.training.train_state import TrainState, TrainStep
 
@@ -164,8 +164,8 @@ class Programs:
             return self._step.lower(self._state, self._abstract(batch), *map(_weak, self._numbers))
 
     def _abstract(self, batch: Batch) -> Batch:
-        sharding = None if self._mesh is None else NamedSharding(self._mesh, self._rows)
-        return jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=sharding), batch)
+        where = lambda shape: None if self._mesh is None else column_sharding(self._mesh, shape, self._rows)
+        return jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=where(x.shape)), batch)
 
     def _compile(self, batch: Batch, note: Callable[[str], None] = print) -> Compiled:
         if jax_settings.debugged():

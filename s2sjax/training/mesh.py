@@ -1,10 +1,13 @@
 """The device mesh and the sharding of each parameter. Models never mention devices: a table of rules does that.
 
 The mesh has three axes: `data` splits the rows of a batch; `fsdp` splits the rows and every large parameter (ZeRO,
-Rajbhandari et al. 2020); `tensor` splits the dimensions of parameters that the rules name.
+Rajbhandari et al. 2020); `tensor` splits the dimensions of parameters that the rules name. If train.mesh.context is
+above 1, a fourth axis, `context`, splits the time of a batch, and the compiler splits the computations over time: it
+gathers the keys and values of attention, exchanges the borders of convolutions, and passes on the states between the
+chunks of a recurrence.
 
-TPUs of several slices talk over the data-centre network, which is slow: the `data` axis crosses slices, and `fsdp` and
-`tensor` stay within one. The same holds for GPUs and their hosts, unless a host has too few GPUs for `fsdp` x `tensor`.
+TPUs of several slices talk over the data-centre network, which is slow: the `data` axis crosses slices, and the others
+stay within one. The same holds for GPUs and their hosts, unless a host has too few GPUs for them.
 
 A rule is (regular expression for the path of a parameter, axis names of its *last* dimensions). The first match wins:
 
@@ -32,22 +35,25 @@ Tree = Any
 AnyMesh = Mesh | AbstractMesh
 """concrete or abstract mesh; an AbstractMesh has a shape but no devices"""
 Rules = Sequence[tuple[str, tuple[str | None, ...]]]
-AXES = ("data", "fsdp", "tensor")
+AXES = ("data", "fsdp", "tensor", "context")
 MEMBERS = "members"
 """axis of a mesh for a sweep"""
-ROWS = PartitionSpec(("data", "fsdp"))
+ROWS = PartitionSpec(("fsdp", "data"))
+"""sharding of the rows of a batch; fsdp first, or XLA computes wrong products: see docs/xla_three_axes.py"""
 EVERYWHERE = PartitionSpec()
 MIN_SIZE = 2**12
 """number of elements below which fsdp does not split a parameter"""
 
 
 def make_mesh(mesh: config.Mesh, devices: Sequence[jax.Device] | None = None) -> Mesh:
-    """A mesh of all devices, data x fsdp x tensor; data = -1 is replaced by devices / (fsdp * tensor).
+    """A mesh of all devices, data x fsdp x tensor, and x context if it is above 1; data -1 uses what the others leave.
 
     `make_mesh(config.Mesh(fsdp=4))` on 8 devices has the shape 2 x 4 x 1. Each slice has consecutive indices of `data`.
     """
     devices = jax.devices() if devices is None else devices
-    count, split = len(devices), mesh.fsdp * mesh.tensor
+    axes = AXES if mesh.context != 1 else AXES[:3]
+    inner = [getattr(mesh, name) for name in axes[1:]]
+    count, split = len(devices), math.prod(inner)
     for name in AXES:
         size = getattr(mesh, name)
         if size < 1 and not (name == "data" and size == -1):
@@ -62,22 +68,22 @@ def make_mesh(mesh: config.Mesh, devices: Sequence[jax.Device] | None = None) ->
             sizes = " or ".join(map(str, sorted(set(map(len, slices)))))
             found = f"the {len(slices)} slices have {sizes} devices each, and only data may cross slices"
         raise UserError(
-            f"train.mesh splits fsdp {mesh.fsdp} x tensor {mesh.tensor} = {split}, but {found}: "
+            f"train.mesh splits {' x '.join(map('{} {}'.format, axes[1:], inner))} = {split}, but {found}: "
             f"the product must be one of {', '.join(str(n) for n in range(1, size + 1) if size % n == 0)}"
         )
     data = count // split if mesh.data == -1 else mesh.data
     if data * split != count:
         raise UserError(
-            f"train.mesh is {data} x {mesh.fsdp} x {mesh.tensor} = {data * split} devices, but there are {count}: "
+            f"train.mesh is {' x '.join(map(str, [data, *inner]))} = {data * split} devices, but there are {count}: "
             f"set train.mesh.data to {count // split}, or to -1"
         )
     # Not `jax.make_mesh`: it rejects an axis that is only a part of an axis of the pod, such as a tensor axis of 4 on
     # v6e:8x8. Not `create_hybrid_device_mesh`, which does the same for slices of equal sizes alone.
     placed = [
-        mesh_utils.create_device_mesh((len(one) // split, mesh.fsdp, mesh.tensor), one, allow_split_physical_axes=True)
+        mesh_utils.create_device_mesh((len(one) // split, *inner), one, allow_split_physical_axes=True)
         for one in slices
     ]
-    return Mesh(np.concatenate(placed), AXES, axis_types=(AxisType.Auto,) * 3)
+    return Mesh(np.concatenate(placed), axes, axis_types=(AxisType.Auto,) * len(axes))
 
 
 def slices_of(devices: Sequence[jax.Device]) -> list[list[jax.Device]]:
@@ -106,23 +112,23 @@ def data_parallel_size(mesh: AnyMesh) -> int:
 def row_shards(mesh: Mesh, process: int) -> list[int]:
     """Indices of the row shards (of `data_parallel_size`) that the devices of a process hold, in ascending order.
 
-    With a tensor axis, several processes may hold the same shard. The shards of a process need not be consecutive.
+    With a tensor or context axis, several processes may hold the same shard. The shards of a process need not be
+    consecutive.
 
         process of each device  0 0 1 1         0 0 0 1 1 1         0 1 0 1
         tensor                  4               2                   1
         shards of process 0; 1  0; 0            0 1; 1 2            0 2; 1 3
     """
-    shards = mesh.devices.reshape(data_parallel_size(mesh), -1)
+    shards = mesh.devices.swapaxes(0, 1).reshape(data_parallel_size(mesh), -1)  # the order of ROWS
     return [index for index, devices in enumerate(shards) if any(one.process_index == process for one in devices)]
 
 
 def global_batch(batch: Tree, mesh: Mesh) -> Tree:
-    """Makes global arrays, split over data and fsdp by rows, from the rows of this process, numpy [rows, ...].
+    """Makes global arrays, sharded by `column_sharding`, from the rows of this process, numpy [rows, ...].
 
     These are the rows of its `row_shards`, concatenated.
     """
-    sharding, count = NamedSharding(mesh, ROWS), data_parallel_size(mesh)
-    held = row_shards(mesh, jax.process_index())
+    count, held = data_parallel_size(mesh), row_shards(mesh, jax.process_index())
 
     def put(leaf):
         share, rest = divmod(leaf.shape[0], len(held))
@@ -134,11 +140,22 @@ def global_batch(batch: Tree, mesh: Mesh) -> Tree:
 
         def part(index: Any) -> np.ndarray:
             place = held.index((index[0].start or 0) // share)
-            return leaf[place * share : (place + 1) * share]
+            return leaf[place * share : (place + 1) * share, *index[1:]]
 
-        return jax.make_array_from_callback((share * count, *leaf.shape[1:]), sharding, part)
+        whole = (share * count, *leaf.shape[1:])
+        return jax.make_array_from_callback(whole, column_sharding(mesh, whole), part)
 
     return jax.tree.map(put, batch)
+
+
+def column_sharding(mesh: Mesh, shape: tuple[int, ...], rows: PartitionSpec = ROWS) -> NamedSharding:
+    """The sharding of a column of a batch, [B, T, ...]: its rows, and its time if the context axis divides it.
+
+    rows: the spec of the dimensions before the time.
+    """
+    parts, time = mesh.shape.get("context", 1), len(rows)
+    splits = parts > 1 and len(shape) > time and shape[time] % parts == 0
+    return NamedSharding(mesh, PartitionSpec(*rows, "context") if splits else rows)
 
 
 def put(tree: Tree, mesh: Mesh | None, spec: PartitionSpec) -> Tree:
@@ -163,7 +180,7 @@ def population_mesh(mesh: config.Mesh, members: int, devices: Sequence[jax.Devic
     data = single.shape["data"]
     axis = max(size for size in range(1, data + 1) if data % size == 0 and size <= members) if mesh.data == -1 else 1
     placed = single.devices.reshape(axis, data // axis, *single.devices.shape[1:])
-    return Mesh(placed, (MEMBERS, *AXES), axis_types=(AxisType.Auto,) * 4)
+    return Mesh(placed, (MEMBERS, *single.axis_names), axis_types=(AxisType.Auto,) * placed.ndim)
 
 
 def stacked(template: Tree, mesh: Mesh, members: int) -> Tree:

@@ -7,19 +7,20 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 import zoo
+from conftest import refused
 from jax.sharding import Mesh
 
 from s2sjax import config, models
 from s2sjax.core.losses import sampled_softmax
-from s2sjax.errors import UserError
 from s2sjax.models import objectives
+from s2sjax.tasks import Translation
+from s2sjax.tasks.task import task_of
 from s2sjax.training import mesh as meshes
 from s2sjax.training.checkpoints.manager import Checkpoints
 from s2sjax.training.loop import fit
 from s2sjax.training.optimizers import optimizer
 from s2sjax.training.train_state import create, make_train_step
 
-SPLIT_BY_ALL = ("transformer-post", "convs2s", "dense-dense")
 KINDS = ("luong", "transformer-post")  # step by step, or all steps at once
 RARE = set(zoo.FAMILIES) - set(KINDS)
 every_family = zoo.each(zoo.FAMILIES, quick=(), rare=RARE)
@@ -49,13 +50,14 @@ def setting(name: str, train: config.Train, mesh: Mesh, dropout: bool, dtype: st
     return state, make_train_step(loss, optimizer(train), train, seed=0)
 
 
-def batch_of(number: int) -> dict:
-    source, target = zoo.batch(np.random.default_rng(number), rows=16, vocabulary=VOCABULARY)
+def batch_of(number: int, length: int = 5) -> dict:
+    rng = np.random.default_rng(number)
+    source, target = zoo.batch(rng, rows=16, source=length, target=length, vocabulary=VOCABULARY)
     return {"source": source, "target": target, "part": np.full(16, number % 2, np.int32)}
 
 
 @cache
-def losses_and_parameters(name: str, mesh: Mesh, steps: int = 3, dropout: bool = True, **train):
+def losses_and_parameters(name: str, mesh: Mesh, steps: int = 3, dropout: bool = True, length: int = 5, **train):
     # Some gradients are zero but for rounding (a key's bias moves all scores alike), and Adam with its usual eps would
     # blow that rounding up to whole steps.
     smoothing = 0.0 if "softmax" in train else 0.1
@@ -64,7 +66,7 @@ def losses_and_parameters(name: str, mesh: Mesh, steps: int = 3, dropout: bool =
     compiled, losses = jax.jit(step), []
     with jax.set_mesh(mesh):
         for number in range(steps):
-            state, metrics = compiled(state, meshes.global_batch(batch_of(number), mesh))
+            state, metrics = compiled(state, meshes.global_batch(batch_of(number, length), mesh))
             losses.append(metrics["loss"][0] / metrics["loss"][1])
     return np.array(losses), jax.device_get(state.params)
 
@@ -75,19 +77,7 @@ def one_device() -> Mesh:
 
 @every_family
 def test_one_device_equals_eight(name):
-    eight_are_one(name, dict(data=2, fsdp=2, tensor=2) if name in SPLIT_BY_ALL else dict(data=1, fsdp=4, tensor=2))
-
-
-@pytest.mark.parametrize("name", zoo.FAMILIES)
-def test_a_mesh_whose_gradients_would_be_wrong_is_refused(name):
-    model, sizes = zoo.MODELS[name], dict(data=2, fsdp=2, tensor=2)
-    for axis in sizes:
-        models.check_mesh(model, {**sizes, axis: 1})
-    if name in SPLIT_BY_ALL:
-        models.check_mesh(model, sizes)
-    else:
-        with pytest.raises(UserError, match=r"^train.mesh splits a .* at once, .*: set one of train.mesh.data, "):
-            models.check_mesh(model, sizes)
+    eight_are_one(name, dict(data=2, fsdp=2, tensor=2))
 
 
 @zoo.each(zoo.FAMILIES, quick=(), rare=set(zoo.FAMILIES) - {"luong"})
@@ -111,10 +101,61 @@ def test_one_device_equals_eight_for_the_options_of_pretrained_models(name):
     eight_are_one(name, dict(data=2, fsdp=2, tensor=2))
 
 
-def eight_are_one(name, mesh):
+SPLIT_IN_TIME = {*zoo.FAMILIES, "transformer-window", "transformer-relative-pre", "transformer-rotary"}
+SPLIT_IN_TIME |= {name for name in zoo.MODELS if name.startswith("hybrid")}
+
+
+@zoo.each(sorted(SPLIT_IN_TIME), quick=(), rare=SPLIT_IN_TIME - {"transformer-post", "convs2s", "hybrid-ssd-attention"})
+def test_one_device_equals_eight_that_split_the_time(name):
+    eight_are_one(name, dict(context=8), length=8)
+
+
+@zoo.each(("transformer-post", "hybrid-ssd-attention"), quick=(), rare=("hybrid-ssd-attention",))
+@pytest.mark.parametrize("mesh", zoo.first(1, [dict(fsdp=2, tensor=2), dict(tensor=2), dict(fsdp=4)], most=1), ids=str)
+def test_one_device_equals_eight_that_split_the_time_and_more(name, mesh):
+    eight_are_one(name, dict(context=2) | mesh, length=8)
+
+
+@pytest.mark.parametrize("name", ["transformer-post", "hybrid-ssd-attention", "dense-dense", "pair-cnn-luong"])
+def test_a_mesh_whose_products_would_be_wrong_is_refused(name):
+    task = task_of(Translation("any", model=zoo.MODELS[name]))
+    for sizes in (dict(tensor=2, context=1), dict(tensor=1, context=8)):
+        task.check_mesh(dict(data=1, fsdp=2) | sizes)
+    both = lambda: task.check_mesh(dict(data=1, fsdp=1, tensor=2, context=4))
+    if name in ("transformer-post", "hybrid-ssd-attention"):
+        both()
+    else:
+        assert "by tensor and context" in refused(both)
+
+
+@zoo.each(("transformer-post", "convs2s", "hybrid-ssd-attention"), quick=(), rare=("hybrid-ssd-attention",))
+def test_eight_devices_that_split_the_time_share_work_and_memory(name):
+    model = zoo.MODELS[name]
+    model = config.replace(model, max_length=600) if name == "convs2s" else model
+    module = models.build(model, VOCABULARY, VOCABULARY)
+    params = zoo.parameters(module)["params"]
+    loss = objectives.choose(module, config.Train(), None, None)
+    total = lambda params, batch: loss(params, batch, jax.random.key(0), 0)["loss"][0]
+
+    def compiled(mesh):
+        batch = {name: jnp.ones((2, 512), jnp.int32) for name in ("source", "target")}
+        batch = jax.tree.map(lambda x: jax.device_put(x, meshes.column_sharding(mesh, x.shape)), batch)
+        with jax.set_mesh(mesh):
+            program = jax.jit(jax.grad(total)).lower(jax.device_put(params, meshes.EVERYWHERE), batch).compile()
+        return np.array([program.cost_analysis()["flops"], program.memory_analysis().temp_size_in_bytes])
+
+    flops, memory = compiled(one_device()) / compiled(meshes.make_mesh(config.Mesh(context=8)))
+    assert flops > 6 and memory > 4, (flops, memory)
+
+
+def test_a_length_that_does_not_divide_is_not_split():
+    eight_are_one("transformer-post", dict(context=4), length=5)
+
+
+def eight_are_one(name, mesh, **options):
     """Dropout is on: its masks do not depend on where the rows lie."""
-    alone, parameters = losses_and_parameters(name, one_device())
-    together, spread = losses_and_parameters(name, meshes.make_mesh(config.Mesh(**mesh)))
+    alone, parameters = losses_and_parameters(name, one_device(), **options)
+    together, spread = losses_and_parameters(name, meshes.make_mesh(config.Mesh(**mesh)), **options)
     assert np.all(np.diff(alone) != 0)
     np.testing.assert_allclose(together, alone, atol=1e-5)
     jax.tree.map(partial(np.testing.assert_allclose, atol=1e-5), spread, parameters)

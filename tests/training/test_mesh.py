@@ -128,6 +128,9 @@ def test_state_can_be_donated_from_the_first_step_on():
         (config.Mesh(data=2, tensor=2), "= 4 devices, but there are 8: set train.mesh.data to 4"),
         (config.Mesh(data=0), "train.mesh.data is 0"),
         (config.Mesh(tensor=-1), "train.mesh.tensor is -1"),
+        (config.Mesh(tensor=2, context=3), "fsdp 1 x tensor 2 x context 3 = 6, but there are 8 devices"),
+        (config.Mesh(data=1, context=4), "1 x 1 x 1 x 4 = 4 devices, but there are 8: set train.mesh.data to 2"),
+        (config.Mesh(context=0), "train.mesh.context is 0"),
     ],
 )
 def test_a_mesh_that_does_not_fit_says_what_would(shape, words):
@@ -217,10 +220,10 @@ class NumberedRows:
         return {"example": rows, "wide": np.stack([rows * 10 + place for place in range(bucket[0])], 1)}
 
 
-def factorisations(count):
-    """Every mesh shape data x fsdp x tensor with this many devices."""
+def factorisations(count, axes=3):
+    """Every mesh shape data x fsdp x tensor (x context) with this many devices."""
     sizes = [n for n in range(1, count + 1) if count % n == 0]
-    return [shape for shape in itertools.product(sizes, repeat=3) if np.prod(shape) == count]
+    return [shape for shape in itertools.product(sizes, repeat=axes) if np.prod(shape) == count]
 
 
 PODS = [(processes, devices) for processes in range(1, 5) for devices in range(1, 5)]
@@ -229,7 +232,7 @@ PODS = [(processes, devices) for processes in range(1, 5) for devices in range(1
 @pytest.mark.parametrize("processes, devices", PODS, ids=[f"{p}x{d}" for p, d in PODS])
 @pytest.mark.parametrize("order", ["by process", "in turns", "shuffled", "slices"])
 def test_every_device_of_every_pod_gets_the_rows_that_its_sharding_says(processes, devices, order, monkeypatch):
-    """The batches of all processes form one global array, for every mesh; processes may share rows."""
+    """The batches of all processes form one global array, for every mesh; processes may share rows, or split them."""
     fakes = [
         FakeDevice(id=n, process_index=n // devices, platform="cpu", device_kind="fake", slice_index=0)
         for n in range(processes * devices)
@@ -240,11 +243,11 @@ def test_every_device_of_every_pod_gets_the_rows_that_its_sharding_says(processe
         fakes.sort(key=lambda one: one.id % devices)
     elif order == "shuffled":
         fakes = [fakes[n] for n in np.random.default_rng(0).permutation(len(fakes))]
-    for data, fsdp, tensor in factorisations(len(fakes)):
-        if order == "slices" and devices % (fsdp * tensor):
+    for data, fsdp, tensor, context in factorisations(len(fakes), axes=4):
+        if order == "slices" and devices % (fsdp * tensor * context):
             continue
-        where = mesh.make_mesh(config.Mesh(data, fsdp, tensor), fakes)
-        plan = Plan(np.full((30, 1), 2), [(3,)], tokens=18, seed=0, multiple=data * fsdp)
+        where = mesh.make_mesh(config.Mesh(data, fsdp, tensor, context), fakes)
+        plan = Plan(np.full((30, 1), 2), [(6,)], tokens=36, seed=0, multiple=data * fsdp)
         whole = make_batch(NumberedRows(), plan, 1)
         seen = {}
         for process in range(processes):
@@ -259,7 +262,9 @@ def test_every_device_of_every_pod_gets_the_rows_that_its_sharding_says(processe
             for name, held in mesh.global_batch(own, where).items():
                 seen.setdefault(name, {}).update(held)
         for name, array in whole.items():
-            indices = jax.sharding.NamedSharding(where, mesh.ROWS).devices_indices_map(array.shape)
+            divides = context > 1 and name == "wide" and 6 % context == 0
+            spec = P(*mesh.ROWS, "context") if divides else mesh.ROWS
+            indices = jax.sharding.NamedSharding(where, spec).devices_indices_map(array.shape)
             assert seen[name].keys() == indices.keys()
             for one, index in indices.items():
                 np.testing.assert_array_equal(seen[name][one], array[index])

@@ -59,8 +59,6 @@ class RCTM(EmbeddedModel):
 class ConvS2S(ModelSettings):
     """Gehring et al. 2017: convolutions with gated linear units, and attention in every layer of the decoder."""
 
-    scans_time = False
-
     embedding_size: int = 256
     """width of the token embedding, of queries and keys, and of the output layer's input"""
     encoder_layers: Shapes = ((256, 3),) * 4

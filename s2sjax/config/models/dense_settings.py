@@ -50,7 +50,6 @@ class LSTMDense(RecurrentModel):
 class DenseDense(EmbeddedModel):
     """A dense encoder that reads a window around each position, and a dense decoder: a network without recurrence."""
 
-    scans_time = False
     attends_own_position = True
 
     width: int = 512

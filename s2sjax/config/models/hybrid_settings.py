@@ -97,10 +97,6 @@ class Hybrid(Transformer):
         return Sizes(self.width, self.heads, self.state_width, self.short_convolution, self.expand)
 
     @property
-    def scans_time(self) -> bool:  # type: ignore[override]
-        return not self.used <= {*ATTENTION}
-
-    @property
     def takes_segments(self) -> bool:  # type: ignore[override]
         return "local_attention" not in self.used
 

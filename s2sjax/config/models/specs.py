@@ -91,8 +91,6 @@ class ModelSettings:
     """whether the model keeps the examples of a packed row apart"""
     heads: int = 0
     """number of attention heads, a multiple of the tensor axis of a mesh; 0 for a model without heads"""
-    scans_time: ClassVar[bool] = True
-    """whether training runs a scan over positions"""
     attends_own_position: ClassVar[bool] = False
     """whether target position t always attends to source position t"""
     variational_dropout: bool = False

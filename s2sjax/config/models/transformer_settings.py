@@ -13,8 +13,6 @@ from s2sjax.core.special_tokens import EOS, PAD, SOS
 class Transformer(ModelSettings):
     """Vaswani et al. 2017: self-attention, all positions in parallel."""
 
-    scans_time = False
-
     width: int = 512
     """width of the residual stream"""
     heads: int = 8

@@ -10,8 +10,8 @@ from typing import TypeVar
 import jax
 from jax.sharding import AbstractMesh, PartitionSpec
 
-AXES = ("data", "fsdp")
-"""mesh axes that shard the rows of a batch: see s2sjax/training/mesh.py"""
+AXES = ("fsdp", "data")
+"""mesh axes that shard the rows of a batch, in the order of `ROWS` in s2sjax/training/mesh.py"""
 Tree = TypeVar("Tree")
 
 

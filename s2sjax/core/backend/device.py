@@ -160,7 +160,7 @@ def attention_kernel(
     """
     forced, first = os.environ.get(ATTENTION), target()
     width, longest = queries.shape[-1], max(queries.shape[1], keys.shape[1])
-    if queries.dtype not in (jnp.bfloat16, jnp.float16):
+    if queries.dtype not in (jnp.bfloat16, jnp.float16) or splits_sequences():
         return "xla"
     if not forced and runs_short_attention(first) and longest <= SHORT and width in (16, 32, 64):
         return "short"
@@ -181,6 +181,11 @@ def runs_flash_attention(device: jax.Device) -> bool:
     """Whether cuDNN's flash attention runs: on NVIDIA GPUs since Ampere, so not on a T4, nor on AMD GPUs."""
     forced = os.environ.get(ATTENTION)
     return forced == "cudnn" if forced else _compute_capability(device) >= 8
+
+
+def splits_sequences() -> bool:
+    """Whether the mesh has a context axis, for which only XLA's kernels are split: see s2sjax/training/mesh.py."""
+    return "context" in jax.sharding.get_abstract_mesh().axis_names
 
 
 def runs_triton(device: jax.Device) -> bool:

@@ -36,7 +36,8 @@ def fits(key: Float[Array, "B M C G K"], value: Float[Array, "B M C N V"]) -> bo
     width, height = key.shape[-1], value.shape[-1]
     narrow = key.dtype == value.dtype and value.dtype in (jnp.bfloat16, jnp.float16)
     small = {width, height} <= {*WIDTHS} and width * height <= LARGEST_STATE and value.shape[2] <= LONGEST_CHUNK
-    return narrow and small and key.shape[3] in (1, value.shape[3]) and device.runs_triton(device.target())
+    even = key.shape[3] in (1, value.shape[3])
+    return narrow and small and even and device.runs_triton(device.target()) and not device.splits_sequences()
 
 
 @partial(jax.custom_vjp, nondiff_argnums=(8,))

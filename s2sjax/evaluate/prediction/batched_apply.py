@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import math
 from collections.abc import Callable, Iterator
 from contextvars import ContextVar
 from typing import Any, Literal
@@ -17,7 +18,6 @@ from s2sjax.data.batching.columns import AnyColumns, Batch, Bucket, Buckets, fir
 from s2sjax.evaluate.prediction.progress_listener import count
 
 Tree = Any
-ROWS = PartitionSpec(("data", "fsdp"))
 COMPILATION = 10**11
 """number of operations that a CPU performs in the time it takes to compile one more program"""
 DOUBLINGS = 2
@@ -50,10 +50,14 @@ def spare_tokens(params: Tree) -> int:
 
 
 def row_sharding(mesh: Mesh | None) -> tuple[NamedSharding | None, int]:
-    """Returns the sharding of the rows of a batch over all devices, and the number of shards; (None, 1) without one."""
+    """Returns the sharding of the rows of a batch over all devices, and the number of shards; (None, 1) without one.
+
+    Devices of a tensor axis compute a row together. Those of a context axis do not: predictions need little memory.
+    """
     if mesh is None or mesh.size == 1:
         return None, 1
-    return NamedSharding(mesh, ROWS), mesh.shape["data"] * mesh.shape["fsdp"]
+    axes = tuple(name for name in ("fsdp", "data", "context") if name in mesh.shape)
+    return NamedSharding(mesh, PartitionSpec(axes)), math.prod(mesh.shape[name] for name in axes)
 
 
 def replicated(sharding: NamedSharding | None) -> NamedSharding | None:

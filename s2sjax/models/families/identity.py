@@ -21,7 +21,6 @@ class Identity(config.ModelSettings):
     """An encoder for `config.Pair` whose memory is the output of the front end. It has no decoder."""
 
     encoder_type = IdentityEncoder
-    scans_time = False
 
     embedding_size: int = 256
     """width of the vectors"""

@@ -32,7 +32,6 @@ class NGrams(config.ModelSettings):
     """Kim 2014: parallel convolutions of several widths. The paper pools them by the maximum over time."""
 
     encoder_type = NGramEncoder
-    scans_time = False
     tensor_rules = (
         (r"encoder/convolution_\d+/kernel$", (None, None, "tensor")),
         (r"encoder/convolution_\d+/bias$", ("tensor",)),

@@ -149,9 +149,6 @@ class RecognitionTask(SignalTask):
     def rules(self) -> Rules:
         return models.encoder_rules(self.experiment.model.encoder)
 
-    def check_mesh(self, mesh: Mapping[str, int]) -> None:
-        models.check_scan_mesh("a loss by CTC", mesh)
-
     # ----------------------------------------------------------------------------- predictions
 
     def predictor(self, mesh: jax.sharding.Mesh | None = None, others: Sequence[Task] = ()) -> Predictor:

@@ -5,7 +5,7 @@ By default, dev and test are later than all of training, and the persistence for
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import KW_ONLY
 from functools import partial
 from pathlib import Path
@@ -16,7 +16,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array
 
-from s2sjax import config, models
+from s2sjax import config
 from s2sjax.config import require, settings
 from s2sjax.data import assets
 from s2sjax.data.batching.columns import Bucket, Columns, Ragged
@@ -233,9 +233,6 @@ class RegressionTask(Task):
         return abstract(
             values=((rows, *bucket, 1), np.float32), values_lengths=((rows,), np.int32), target=((rows, 1), np.float32)
         )
-
-    def check_mesh(self, mesh: Mapping[str, int]) -> None:
-        models.check_scan_mesh("a recurrent network", mesh)
 
     # ----------------------------------------------------------------------------- predictions
 

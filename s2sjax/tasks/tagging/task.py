@@ -17,7 +17,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array
 
-from s2sjax import config, models
+from s2sjax import config
 from s2sjax.config import require, settings
 from s2sjax.core import losses
 from s2sjax.core.special_tokens import SPECIALS
@@ -294,11 +294,6 @@ class TaggingTask(EncoderTask):
                     rows = rows._replace(of=np.maximum(rows.of[len(SPECIALS) :] - len(SPECIALS), -1))
                 found[path] = rows
         return found
-
-    def check_mesh(self, mesh: Mapping[str, int]) -> None:
-        super().check_mesh(mesh)
-        if self.experiment.model.crf:
-            models.check_scan_mesh("a model.crf", mesh)
 
     # ----------------------------------------------------------------------------- predictions
 
