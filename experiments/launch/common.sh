@@ -96,17 +96,11 @@ read_words() {
     before=$word
   done
   [ -n "$out" ] || error "$option is missing after --: give a folder that all hosts see"
-  case $out in
-    gs://* | s3://*)
-      [ "$1" != sweep ] ||
-        error "$option $out is object storage, where a sweep cannot be: mount it on all hosts, and give the mount"
-      ;;
-  esac
   words=("${alone[@]}" --distributed)
   [ "${alone[0]}" = sweep ] || return 0
   words=("${alone[@]}")
   case $out in
-    /*) ;;
+    /* | gs://* | s3://*) ;;
     *) out=runs/$out ;;
   esac
 }

@@ -27,7 +27,8 @@
 #   --chips N              chips of a TPU host (default: 4, or all of a smaller slice)
 #   --bucket BUCKET        shared storage: a Cloud Storage bucket, by GKE's Cloud Storage FUSE driver. It must have a
 #                          hierarchical namespace: see tpu_pod.sh --help
-#   --claim CLAIM          or a PersistentVolumeClaim that all hosts can write (ReadWriteMany)
+#   --claim CLAIM          or a PersistentVolumeClaim that all hosts can write (ReadWriteMany). Neither is needed if the
+#                          folder of the run is in object storage (gs://... or s3://...), which --account may use
 #   --mount DIR            where it is seen (default: /mnt/s2sjax)
 #   --account NAME         the Kubernetes service account, which may need access to the bucket (default: default)
 #   --spot                 on GKE's spot machines
@@ -93,7 +94,6 @@ case $mount in
   *) error "--mount is '$mount': name a folder by its whole path, such as /mnt/s2sjax" ;;
 esac
 [ -z "$bucket" ] || [ -z "$claim" ] || error "--bucket and --claim: give one of them"
-[ -n "$bucket$claim" ] || error "--bucket or --claim is missing: all hosts must see the folder of the run"
 
 # ------------------------------------------------------------------------------------------------------- the machines
 
@@ -131,7 +131,10 @@ pods=$((slices * hosts))
 [ $# -eq 0 ] || shift # the --
 read_words "$@"
 case $out in
-  "$mount"/*) ;;
+  gs://* | s3://*) ;;
+  "$mount"/*)
+    [ -n "$bucket$claim" ] || error "--bucket or --claim is missing: all hosts must see the folder of the run"
+    ;;
   *) error "$out is not on the shared storage: name a folder under $mount" ;;
 esac
 sweep=no
@@ -252,26 +255,31 @@ END
   done
   cat <<END
               volumeMounts:
-              - name: storage
-                mountPath: $(string "$mount")
               - name: memory
                 mountPath: /dev/shm
+END
+  [ -z "$bucket$claim" ] || cat <<END
+              - name: storage
+                mountPath: $(string "$mount")
+END
+  cat <<END
             volumes:
             - name: memory
               emptyDir:
                 medium: Memory
-            - name: storage
 END
   if [ -n "$bucket" ]; then
     cat <<END
+            - name: storage
               csi:
                 driver: gcsfuse.csi.storage.gke.io
                 volumeAttributes:
                   bucketName: $(string "$bucket")
                   mountOptions: implicit-dirs
 END
-  else
+  elif [ -n "$claim" ]; then
     cat <<END
+            - name: storage
               persistentVolumeClaim:
                 claimName: $(string "$claim")
 END

@@ -7,7 +7,8 @@
 #       -- sweep experiments/g2p.py --seed 0,1,2,3 --train.learning_rate 1e-3,2e-3 --name rates
 #
 # Call it from the repository, on a file system that all nodes see, with s2sjax installed there:
-# .venv/bin/pip install -e ".[gpu,g2p]". The run folder (--out) must be seen by all nodes too.
+# .venv/bin/pip install -e ".[gpu,g2p]". The run folder (--out) must be seen by all nodes too, or be in object storage
+# (gs://BUCKET/runs/g2p): then python must lie beside s2sjax, as in a virtual environment.
 #
 # A sweep is a job array with as many jobs as --nodes says: each is queued alone, and trains a part of the runs on all
 # GPUs of its node (s2sjax sweep ... --part 3/8). Its logs: LOGS/JOB_PART.log and JOB_PART-0.log.
@@ -75,10 +76,6 @@ number --warning "$warning" 1
 if [ "$per" = gpu ] && [ "$gpus" -eq 0 ]; then error "--per-gpu needs GPUs: give --gpus, or leave --per-gpu out"; fi
 [ $# -eq 0 ] || shift # the --
 read_words "$@"
-# The job is queued again if it has saved a checkpoint, which it looks for in the folder.
-case $out in
-  gs://* | s3://*) error "--out $out is object storage: mount it, and give the folder under the mount" ;;
-esac
 
 job=%j
 array=()

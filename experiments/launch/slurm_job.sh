@@ -16,9 +16,18 @@ if [ -n "${SLURM_ARRAY_TASK_ID:-}" ]; then
 fi
 log=$2/$job-0.log
 shift 2
+for word in "$@"; do
+  case $word in train | sweep | evaluate) break ;; esac
+  s2sjax=$word
+done
 
 # The checkpoints of the run, or of all runs of the sweep.
-checkpoints() { find "$out"/checkpoints "$out"/*/checkpoints -maxdepth 1 ! -name '*[!0-9]*' 2>/dev/null | sort; }
+checkpoints() {
+  case $out in
+    gs://* | s3://*) "$(dirname "$s2sjax")/python" -m s2sjax.training.checkpoints.folders "$out" ;;
+    *) find "$out"/checkpoints "$out"/*/checkpoints -maxdepth 1 ! -name '*[!0-9]*' 2>/dev/null | sort ;;
+  esac
+}
 
 # shellcheck disable=SC2001  # of each line
 newest() { sed 's|.*/||' <<<"$1" | sort -n | tail -n 1; }

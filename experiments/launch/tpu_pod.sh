@@ -10,6 +10,10 @@
 #       --out /mnt/s2sjax/runs/g2p
 #   experiments/launch/tpu_pod.sh delete
 #
+# Or all of it until training is done, however often the pod is pre-empted:
+#
+#   experiments/launch/tpu_pod.sh watch --spot -- train experiments/g2p.py --out gs://my-bucket/runs/g2p
+#
 # Commands
 #   create    compiles the experiment for the pod on this machine (s2sjax plan --compile: x86-64 Linux with the extra
 #             tpu), so that one that does not fit costs nothing; then asks for the pod (as a queued resource) and waits
@@ -20,6 +24,9 @@
 #   status    of the pod, and of training on each worker
 #   stop      SIGTERM to all workers: s2sjax saves once and ends
 #   resume    run again. A pre-empted pod is first created and set up again: give the options of create and setup
+#   watch     resume, again and again until training is done, on this machine: keep it running, or call watch again.
+#             It gives up after a failure without a new checkpoint, after three pre-emptions in a row without one, or
+#             if someone else stops the training or deletes the pod. It does not delete the pod
 #   delete    the pod; what lies on the shared storage stays
 #
 # A sweep trains on one host: create a TPU with one host for each part, by --no-plan, and give each its part.
@@ -40,11 +47,11 @@
 #   --name NAME                        TPU_NAME
 #   --zone ZONE                        TPU_ZONE
 #   --project PROJECT                  TPU_PROJECT
-#   --type TYPE     such as v6e-16     TPU_TYPE      (create, resume)
+#   --type TYPE     such as v6e-16     TPU_TYPE      (create, resume, watch)
 #   --version V     its software       TPU_VERSION   (default: the one for JAX on that type)
 #   --no-plan       does not compile before it creates; then nothing comes after -- (create)
 #   --sizes N,N     of the source and target vocabularies, if the data is not on this machine (create)
-#   --spot          cheaper; may be pre-empted at any time (create, resume)
+#   --spot          cheaper; may be pre-empted at any time (create, resume, watch)
 #   --bucket BUCKET, --nfs HOST:/SHARE, --mount DIR    the shared storage (default mount: /mnt/s2sjax)
 #   --worker N      whose log: a number, or all (default: 0)
 #   --follow        the log as it grows
@@ -69,6 +76,8 @@ mount=/mnt/s2sjax
 worker=0
 follow=no
 state=UNKNOWN
+patient=no
+fruitless=3
 
 # ------------------------------------------------------------------------------------------------ speaking with gcloud
 
@@ -78,7 +87,8 @@ place() { pod=("--zone=$zone" "--project=$project"); }
 # on WORKER COMMAND: runs a line of shell on a worker, or on all of them at once.
 on() { run gcloud compute tpus tpu-vm ssh "$name" "${pod[@]}" "--worker=$1" "--command=$2"; }
 
-# Sets state: ACTIVE, WAITING_FOR_RESOURCES, PROVISIONING, SUSPENDED (pre-empted), FAILED ..., or NONE.
+# Sets state: ACTIVE, WAITING_FOR_RESOURCES, PROVISIONING, SUSPENDED (pre-empted), FAILED ..., or NONE. To watch,
+# UNREACHABLE if gcloud fails.
 ask_state() {
   local describe answer
   describe=(gcloud compute tpus queued-resources describe "$name" "${pod[@]}" '--format=value(state.state)')
@@ -89,7 +99,10 @@ ask_state() {
   else
     case $answer in
       *NOT_FOUND*) state=NONE ;;
-      *) fail "gcloud cannot describe $name: $answer" ;;
+      *)
+        state=UNREACHABLE
+        [ "$patient" = yes ] || fail "gcloud cannot describe $name: $answer"
+        ;;
     esac
   fi
 }
@@ -142,12 +155,13 @@ setup() {
   done
   run tar "${skip[@]}" -C "$root" -czf "$archive" .
   run gcloud compute tpus tpu-vm scp "$archive" "$name:s2sjax.tgz" "${pod[@]}" --worker=all
+  [ -z "$bucket$nfs" ] || on all "$(mounting)"
   # The workers' own Python may be too old for s2sjax, so uv brings one.
   on all "set -e; mkdir -p s2sjax; tar -xzf s2sjax.tgz -C s2sjax; cd s2sjax; \
 PIP_BREAK_SYSTEM_PACKAGES=1 python3 -m pip install --quiet --user uv; \
 ~/.local/bin/uv venv --quiet --allow-existing --python 3.12 .venv; \
-~/.local/bin/uv pip install --quiet --python .venv/bin/python -c constraints.txt -e '.[tpu,g2p,gcs]'"
-  [ -z "$bucket$nfs" ] || on all "$(mounting)"
+~/.local/bin/uv pip install --quiet --python .venv/bin/python -c constraints.txt -e '.[tpu,g2p,gcs]'; \
+touch set-up"
 }
 
 # The line of shell that mounts the shared storage, unless it is mounted.
@@ -170,7 +184,12 @@ start() {
   on all "set -e; cd s2sjax; $(mounted)\
 if [ -e train.pid ] && kill -0 \"\$(cat train.pid)\" 2>/dev/null; then \
 echo 'error: s2sjax is running: stop it first' >&2; exit 1; fi; \
-nohup $(quote .venv/bin/s2sjax "${words[@]}") >>train.log 2>&1 </dev/null & echo \$! >train.pid"
+rm -f train.pid train.end train.stop; touch train.log; before=\$(wc -l <train.log); \
+{ trap '' HUP; nohup $(quote .venv/bin/s2sjax "${words[@]}") >>train.log 2>&1 </dev/null & echo \$! >train.pid; \
+code=0; wait \$! || code=\$?; \
+if tail -n +\$((before + 1)) train.log | grep -q '^interrupted'; then code=interrupted; fi; \
+if [ -e train.stop ]; then code=stopped; fi; echo \$code >train.end; } >/dev/null 2>&1 </dev/null & \
+until [ -s train.pid ]; do sleep 0.1; done"
   note "started; follow it by: $(quote "$0" logs --follow)"
 }
 
@@ -201,11 +220,17 @@ else echo \"\$(hostname): not running\"; fi; tail -n 1 train.log 2>/dev/null || 
   esac
 }
 
-stop() { on all "cd s2sjax && kill -TERM \"\$(cat train.pid)\" || echo 'not running'"; }
+stop() { on all "cd s2sjax && touch train.stop && kill -TERM \"\$(cat train.pid)\" || echo 'not running'"; }
 
 delete() { run gcloud compute tpus queued-resources delete "$name" "${pod[@]}" --force "$@"; }
 
 resume() {
+  bring_up
+  start
+}
+
+# Creates the pod and sets it up, unless it is there.
+bring_up() {
   ask_state
   case $state in
     ACTIVE) ;;
@@ -218,7 +243,108 @@ resume() {
       ;;
     *) wait_until_active && setup ;;
   esac
-  start
+}
+
+# What worker 0 says: new (not set up), running, ready, or how the training that ran there has ended: its exit code,
+# interrupted (saved after a SIGTERM), or stopped (by the command stop).
+ask_worker() {
+  on 0 "cd s2sjax 2>/dev/null && [ -e set-up ] || { echo new; exit; }; \
+if kill -0 \"\$(cat train.pid 2>/dev/null)\" 2>/dev/null; then echo running; exit; fi; \
+sleep 1; cat train.end 2>/dev/null || echo ready"
+}
+
+checkpoints() {
+  case $out in
+    gs://*) run gcloud storage ls "$out/checkpoints/*/commit_success.txt" ;;
+    *) on 0 "ls $(quote "$out/checkpoints")" ;;
+  esac
+}
+
+# The step of the newest checkpoint, or nothing.
+newest() { (checkpoints 2>/dev/null || true) | tr / '\n' | (grep -x '[0-9][0-9]*' || true) | sort -n | tail -n 1; }
+
+# attempt COMMAND: runs it in a shell of its own, for it may fail, as when the pod is pre-empted meanwhile.
+attempt() {
+  local code
+  set +e
+  (
+    set -e
+    "$@"
+  )
+  code=$?
+  set -e
+  [ "$code" -eq 0 ] || note "failed: tried again in a minute"
+  return "$code"
+}
+
+# progress ANSWER: after a training that has not finished. Fails unless it is worth to start again; for watch.
+progress() {
+  local step
+  step=$(newest)
+  if [ "$step" != "$before" ]; then
+    lost=0
+    before=$step
+    return
+  fi
+  case $1 in
+    ready | interrupted) lost=$((lost + 1)) ;;
+    *) fail "training ended with exit code $1 and saved nothing new: see logs" ;;
+  esac
+  [ "$lost" -lt "$fruitless" ] || fail "$name was pre-empted $lost times without a new checkpoint: see logs"
+}
+
+watch() {
+  local first=yes was='' answer before='' began=no lost=0
+  if [ "$dry_run" = yes ]; then
+    bring_up
+    checkpoints
+    start
+    ask_worker
+    note "and so on, every minute, until training is done"
+    return
+  fi
+  patient=yes
+  while :; do
+    [ "$first" = yes ] || sleep 60
+    first=no
+    ask_state
+    case $was$state in
+      *UNREACHABLE) continue ;;
+      ACTIVENONE) fail "$name was deleted: watch ends" ;;
+      *ACTIVE) was=ACTIVE ;;
+      *)
+        # A bucket can be looked into without a pod: no pod is created for nothing.
+        if [ "$was$began${out%%:*}" = ACTIVEyesgs ]; then
+          progress ready
+          began=no
+        fi
+        was=
+        attempt bring_up || continue
+        was=ACTIVE
+        ;;
+    esac
+    answer=$(ask_worker 2>/dev/null) || continue
+    answer=${answer##*$'\n'}
+    case $answer in
+      new)
+        attempt setup || true
+        continue
+        ;;
+      running)
+        [ "$began" = yes ] || before=$(newest)
+        began=yes
+        continue
+        ;;
+    esac
+    case $began$answer in
+      yes0) note "training is done: $(quote "$0" delete) deletes the pod" && return ;;
+      yesstopped) note "training was stopped: watch ends" && return ;;
+      yes*) progress "$answer" ;;
+      no*) before=$(newest) ;;
+    esac
+    note "$(date): starts after ${before:-no} steps"
+    if attempt start; then began=yes; fi
+  done
 }
 
 # --------------------------------------------------------------------------------------------------- reading the line
@@ -242,7 +368,7 @@ while [ $# -gt 0 ]; do
     --?*=*) set -- "${1%%=*}" "${1#*=}" "${@:2}" ;;
   esac
   case $1 in
-    create | setup | run | logs | status | stop | resume | delete)
+    create | setup | run | logs | status | stop | resume | watch | delete)
       [ -z "$command" ] || error "one command at a time: $command or $1"
       command=$1
       ;;
@@ -263,25 +389,25 @@ while [ $# -gt 0 ]; do
     -h | --help) usage && exit ;;
     --) break ;;
     -*) error "there is no option $1: see $(basename "$0") --help; the s2sjax command comes after --" ;;
-    *) error "there is no command '$1': create, setup, run, logs, status, stop, resume or delete" ;;
+    *) error "there is no command '$1': create, setup, run, logs, status, stop, resume, watch or delete" ;;
   esac
   shift
 done
-[ -n "$command" ] || error "name a command: create, setup, run, logs, status, stop, resume or delete"
+[ -n "$command" ] || error "name a command: create, setup, run, logs, status, stop, resume, watch or delete"
 given --name "$name" TPU_NAME pod
 given --zone "$zone" TPU_ZONE us-east5-b
 given --project "$project" TPU_PROJECT my-project
 place
 
 case $command in
-  create | resume)
+  create | resume | watch)
     given --type "$type" TPU_TYPE v6e-16
     version=${version:-$(software)}
     [ -n "$version" ] || error "--version is missing and not known for $type: see gcloud compute tpus versions list"
     ;;
 esac
 case $command in
-  setup | resume)
+  setup | resume | watch)
     if [ -n "$bucket" ] && [ -n "$nfs" ]; then error "--bucket and --nfs: give one of them"; fi
     case $mount in
       /*) ;;
@@ -294,13 +420,19 @@ case $worker in
   *) number --worker "$worker" 0 ;;
 esac
 case $command in
-  run | resume)
+  run | resume | watch)
     [ $# -eq 0 ] || shift # the --
     read_words "$@"
     case $out in
       /* | gs://* | s3://*) ;;
       *) error "$out lies on each worker's own disk: name a folder that all workers see, such as $mount/$out" ;;
     esac
+    if [ "$command" = watch ]; then
+      [ "${alone[0]}" = train ] || error "watch trains until it is done: write -- train FILE --out DIR"
+      case $out in
+        s3://*) error "watch looks for checkpoints in $out, which gcloud cannot: give a folder in gs://, or resume" ;;
+      esac
+    fi
     if [ "${alone[0]}" = sweep ] && [ -n "$type" ] && [ "${type##*-}" -gt 8 ]; then
       error "$type has several hosts, and a sweep trains on one: create one of 8 chips for each part, as in v6e-8"
     fi
@@ -315,7 +447,7 @@ case $command in
       [ "${alone[0]}" = train ] || error "create compiles a training command: write -- train FILE, or give --no-plan"
     fi
     ;;
-  *) [ $# -eq 0 ] || error "$command takes nothing after --: only create, run and resume do" ;;
+  *) [ $# -eq 0 ] || error "$command takes nothing after --: only create, run, resume and watch do" ;;
 esac
 case $sizes in
   '' | *[0-9],[0-9]*) ;;

@@ -34,6 +34,7 @@ echo "$line" >>"$CALLS"
 FAKES = {
     "gcloud": """
     case "$*" in
+      'storage ls '*) cat "$BUCKET" ;;
       *' describe '*)
         state=$(head -n 1 "$STATES")
         sed -i 1d "$STATES"
@@ -72,6 +73,7 @@ class Place:
         path = f"{programs}:{os.environ['PATH']}"
         plain = {key: value for key, value in os.environ.items() if not key.startswith(("TPU_", "SLURM_", "JAX_"))}
         notes = {"PLAN": "", "CALLS": str(self.noted), "STATES": str(self.states), "WORKER": str(folder / "worker")}
+        notes["BUCKET"] = str(folder / "bucket")
         self.environment = plain | notes | {"PATH": path, "TMPDIR": str(folder)}
 
     @staticmethod
@@ -199,7 +201,7 @@ def test_a_dry_run_calls_nothing_and_prints_exactly_what_is_called_without(place
 @pytest.mark.parametrize(
     "script, arguments, message",
     [
-        ("tpu_pod.sh", [], "name a command: create, setup, run, logs, status, stop, resume or delete"),
+        ("tpu_pod.sh", [], "name a command: create, setup, run, logs, status, stop, resume, watch or delete"),
         ("tpu_pod.sh", ["crate"], "there is no command 'crate': create, setup, "),
         ("tpu_pod.sh", ["create", "delete"], "one command at a time: create or delete"),
         ("tpu_pod.sh", ["create", "--nmae", "x"], "there is no option --nmae: see tpu_pod.sh --help; "),
@@ -209,7 +211,7 @@ def test_a_dry_run_calls_nothing_and_prints_exactly_what_is_called_without(place
         ("tpu_pod.sh", ["setup", "--bucket", "a", "--nfs", "b:/c"], "--bucket and --nfs: give one of them"),
         ("tpu_pod.sh", ["setup", "--mount", "data"], "--mount is 'data': name a folder by its whole path, such as /"),
         ("tpu_pod.sh", ["logs", "--worker", "x"], "--worker is 'x': it must be a whole number, at least 0"),
-        ("tpu_pod.sh", ["delete", *TRAIN], "delete takes nothing after --: only create, run and "),
+        ("tpu_pod.sh", ["delete", *TRAIN], "delete takes nothing after --: only create, run, resume and "),
         ("tpu_pod.sh", ["create"], "create compiles the experiment first: end with -- train FILE --out DIR, or give "),
         ("tpu_pod.sh", ["create", "--no-plan", *TRAIN], "--no-plan compiles nothing: leave out what comes after --"),
         (
@@ -221,10 +223,10 @@ def test_a_dry_run_calls_nothing_and_prints_exactly_what_is_called_without(place
         ("tpu_pod.sh", ["run"], "there is nothing to run: end the command with -- train FILE --out DIR"),
         ("tpu_pod.sh", ["run", "--", "train", "a.py", "--out", "runs/a"], "runs/a lies on each worker's own disk: n"),
         ("tpu_pod.sh", ["run", "--", "sweep", "a.py", "--name=b"], "runs/b lies on each worker's own disk: name a "),
+        ("tpu_pod.sh", ["watch", "--", "evaluate", "/a"], "watch trains until it is done: write -- train FILE --out "),
+        ("tpu_pod.sh", ["watch", "--", "train", "a", "--out", "s3://a"], "watch looks for checkpoints in s3://a, w"),
         ("tpu_pod.sh", ["run", *SWEEP], "v6e-16 has several hosts, and a sweep trains on one: create one of 8 chips "),
         ("tpu_pod.sh", ["create", *SWEEP], "create compiles a training command: write -- train FILE, or give --no-p"),
-        ("tpu_pod.sh", ["run", "--", "sweep", "a.py", "--name=gs://a/b"], "--name gs://a/b is object storage, where"),
-        ("slurm.sh", [*SLURM, "--", "train", "a.py", "--out=s3://a/b"], "--out s3://a/b is object storage: mount it, "),
         ("slurm.sh", SLURM, "there is nothing to run: end the command with -- train FILE --out DIR"),
         ("slurm.sh", [*SLURM[2:], *TRAIN], "--nodes is missing: say how many machines, as in --nodes 2"),
         ("slurm.sh", [*SLURM[:2], *TRAIN], "--gpus is missing: say how many GPUs each machine has, as in --gpus 8"),
@@ -394,6 +396,7 @@ def conforms(value: Any, schema: Any, where: str = "") -> None:
         [*K8S, "--hosts=2", "--gpus=8", *SWEEP],
         [*K8S[:4], "--bucket", "gs://data", "--tpu", "v6e:4x4", "--slices", "2", *TRAIN],
         [*K8S[:4], "--bucket=data", "--tpu=v5e:2x2", "--slices=3", "--mount=/mnt/s2sjax/", *SWEEP],
+        [*K8S[:4], "--hosts=2", "--gpus=8", *TRAIN[:-3], "s3://data/runs/mine"],
     ],
 )
 def test_a_manifest_has_the_fields_that_kubernetes_knows(place, arguments):
@@ -483,7 +486,7 @@ def test_a_pod_is_a_queued_resource_with_the_software_of_its_type(place):
 
 
 def test_setup_copies_the_tree_to_all_workers_installs_and_mounts(place):
-    tar, copy, install, mount = place.dry("tpu_pod.sh", "setup", "--bucket", "gs://data", **POD)
+    tar, copy, mount, install = place.dry("tpu_pod.sh", "setup", "--bucket", "gs://data", **POD)
     assert tar[0] == "tar"
     assert tar[tar.index("-C") + 1] == str(ROOT)
     assert {"--exclude=.git", "--exclude=.venv", "--exclude=runs"} <= set(tar)
@@ -493,7 +496,7 @@ def test_setup_copies_the_tree_to_all_workers_installs_and_mounts(place):
     assert "pip install" in option(install, "--command")
     assert ".[tpu" in option(install, "--command")
     assert option(mount, "--command").endswith(" data /mnt/s2sjax")
-    mount = place.dry("tpu_pod.sh", "setup", "--nfs", "server:/share", "--mount", "/mnt/all of us/", **POD)[-1]
+    mount = place.dry("tpu_pod.sh", "setup", "--nfs", "server:/share", "--mount", "/mnt/all of us/", **POD)[-2]
     assert "mount -t nfs server:/share '/mnt/all of us';" in option(mount, "--command")
     for call in (install, mount):
         assert subprocess.run(["bash", "-n", "-c", option(call, "--command")]).returncode == 0
@@ -581,6 +584,78 @@ def test_a_worker_starts_refuses_to_start_twice_tells_and_stops(place):
     eventually(lambda: ": not running\ninterrupted\n" in place.call("tpu_pod.sh", "status", **POD)[1])
 
 
+BUCKET = "gs://lab/runs/mine"
+WATCHED = ["watch", "--spot", "--", "train", "experiments/reverse.py", "--out", BUCKET]
+
+
+@pytest.mark.parametrize(
+    "lives, code, says, creates",
+    [
+        (["save 4; exit 0"], 0, "training is done: ", 1),
+        (["save 4; gone", "save 8; gone", "save 12; exit 0"], 0, "training is done: ", 3),
+        (["save 4; echo interrupted", "exit 0"], 0, "training is done: ", 1),
+        (["save 4; exit 7", "save 8; exit 0"], 0, "training is done: ", 1),
+        (["save 4; exit 7", "exit 7"], 1, "training ended with exit code 7 and saved nothing new: see logs", 1),
+        (["save 4; gone", "gone", "gone", "gone"], 1, "pod was pre-empted 3 times without a new checkpoint", 4),
+        (["save 4; gone", "gone", "save 8; gone", "gone", "gone", "exit 0"], 0, "training is done: ", 6),
+        (["touch train.stop; echo interrupted"], 0, "training was stopped: watch ends", 1),
+        (["echo NONE >\"$POD_STATE\"; stay"], 1, "pod was deleted: watch ends", 1),
+    ],
+)  # fmt: skip
+def test_watch_trains_until_it_is_done_or_gets_nowhere(place, lives, code, says, creates):
+    """Each life is what the training does on a pod; after `gone` the pod is SUSPENDED."""
+    home, state = place.folder / "worker/s2sjax", place.folder / "state"
+    state.write_text("NONE")
+    (place.folder / "bucket").touch()
+    (place.folder / "lives").write_text("".join(f"{life}\n" for life in lives))
+    made = f"mkdir -p {home}/.venv/bin && cp {place.folder}/life {home}/.venv/bin/s2sjax && touch {home}/set-up"
+    cloud = f"""
+    case "$*" in
+      'storage ls '*) cat "$BUCKET" ;;
+      *' describe '*)
+        [ "$(cat "$POD_STATE")" != NONE ] || {{ echo "ERROR: NOT_FOUND: no such resource" >&2; exit 1; }}
+        cat "$POD_STATE"
+        ;;
+      *' queued-resources create '*) echo ACTIVE >"$POD_STATE" ;;
+      *' queued-resources delete '*) rm -rf "$WORKER"; echo NONE >"$POD_STATE" ;;
+      *'.venv'*'pip install'*) {made} ;;
+      *' --command='*)
+        [ "$(cat "$POD_STATE")" = ACTIVE ] || exit 255
+        mkdir -p "$WORKER"; cd "$WORKER"; last=${{@: -1}}; exec bash -c "${{last#--command=}}"
+        ;;
+    esac
+    """
+    place.program(place.folder / "programs/gcloud", NOTE + cloud)
+    life = f"""
+    save() {{ echo "{BUCKET}/checkpoints/$1/commit_success.txt" >>"$BUCKET"; }}
+    gone() {{ until [ -s train.pid ]; do /bin/sleep 0.02; done; echo SUSPENDED >"$POD_STATE"; kill -KILL $PPID $$; }}
+    stay() {{ for _ in {{1..600}}; do /bin/sleep 0.05; done; }}
+    line=$(head -n 1 {place.folder}/lives)
+    sed -i 1d {place.folder}/lives
+    eval "$line"
+    """
+    place.program(place.folder / "life", life)
+    got, out, err = place.call("tpu_pod.sh", *WATCHED, **POD, POD_STATE=str(state))
+    assert got == code, out + err
+    assert says in (err if code else out)
+    assert sum("queued-resources create" in " ".join(call) for call in place.calls()) == creates
+    assert (place.folder / "lives").read_text() == ""
+
+
+def test_watch_follows_what_runs_already_and_looks_for_checkpoints_on_the_workers(place):
+    place.folder.joinpath("worker/s2sjax").mkdir(parents=True)
+    (place.folder / "worker/s2sjax/set-up").touch()
+    waits = f"until [ -e {place.folder}/go ]; do /bin/sleep 0.05; done"
+    place.program(place.folder / "worker/s2sjax/.venv/bin/s2sjax", waits)
+    where = ["--", "train", "a.py", "--out", str(place.folder / "shared")]
+    assert place.call("tpu_pod.sh", "run", *where, **POD)[0] == 0
+    child = place.start("tpu_pod.sh", "watch", *where, **POD)
+    eventually(lambda: any(call[-1].startswith("--command=ls ") for call in place.calls()))
+    (place.folder / "go").touch()
+    out, err = child.communicate(timeout=60)
+    assert (child.returncode, err) == (0, "") and "training is done" in out and "starts after" not in out
+
+
 def test_a_worker_without_its_storage_does_not_start(place):
     home = place.folder / "worker/s2sjax"
     home.mkdir(parents=True)
@@ -637,6 +712,35 @@ def test_a_job_is_queued_again_until_it_is_done_unless_it_gets_nowhere(place, ha
     assert says in out.splitlines()[1]
     calls = [["srun", "s2sjax", "train", "a b"]] + [["scontrol", "requeue", "7"]] * queued
     assert place.calls("mkdir") == calls
+
+
+@pytest.mark.parametrize(
+    "happens, code, queued, says",
+    [
+        ("echo 'interrupted: run the same command' >>logs/7-0.log", 0, True, "interrupted after 4 steps"),
+        ("echo s3://b/run/checkpoints/12 >>listed; exit 1", 0, True, "failed with exit code 1 after checkpoint 12"),
+        ("exit 3", 3, False, "failed with exit code 3 and nothing new"),
+    ],
+)
+def test_a_job_asks_s2sjax_for_the_checkpoints_in_a_bucket(place, happens, code, queued, says):
+    place.program(place.folder / ".venv/bin/python", 'shift 2; [ "$*" = s3://b/run ] && cat listed')
+    (place.folder / "logs").mkdir()
+    (place.folder / "listed").write_text("s3://b/run/checkpoints/4\n")
+    srun = ["srun", "--output=train", "env", "A=b", ".venv/bin/s2sjax", "train", "a b", "--out", "s3://b/run"]
+    got, out, err = place.call("slurm_job.sh", "s3://b/run", "logs", *srun, SRUN=happens, SLURM_JOB_ID="7")
+    assert (got, err) == (code, "")
+    assert out.splitlines()[0].endswith("last checkpoint: 4") and says in out.splitlines()[1]
+    assert place.calls("mkdir") == [srun] + [["scontrol", "requeue", "7"]] * queued
+
+
+def test_folders_in_a_bucket_reach_the_hosts_as_they_are(place):
+    out = ["--", "train", "a.py", "--out=gs://b/run"]
+    name = ["--", "sweep", "a.py", "--seed", "0,1", "--name", "gs://b/seeds"]
+    for script, options in (("slurm.sh", SLURM), ("multi_gpu.sh", ["--hosts", "one,two"]), ("tpu_pod.sh", ["run"])):
+        for words in (out, name):
+            told = place.dry(script, *options, *words, **POD | {"TPU_TYPE": "v6e-8"})[-1]
+            assert all(any(word in each for each in told) for word in words[1:]), script
+            assert not any("runs/gs:" in each for each in told)
 
 
 def test_a_sweep_is_an_array_of_jobs_with_a_part_for_each(place):
