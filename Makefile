@@ -13,7 +13,7 @@ MKDOCS := NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs
 # Dozens of test processes import s2sjax: its bytecode is compiled once, not by each of them.
 export PYTHONDONTWRITEBYTECODE :=
 
-.PHONY: run test test-ci test-all test-tpu test-gpu notebooks docs docs-serve bench bench-gpu claims lint format clean
+.PHONY: run test test-ci test-all test-tpu test-gpu test-beam notebooks docs docs-serve bench bench-gpu claims lint format clean
 
 # Two CPU devices train two halves of each batch: products of this size keep one core busy, not two.
 run: .venv/run
@@ -40,6 +40,11 @@ test-gpu: .venv/gpu-dev
 	@$(BIN)/python -c 'import jax, sys; sys.exit(jax.default_backend() != "gpu")' || \
 	  { echo "JAX finds no GPU here: s2sjax doctor says what to install"; exit 2; }
 	@JAX_PLATFORMS=cuda XLA_PYTHON_CLIENT_PREALLOCATE=false $(PYTEST) -n 8 $(addprefix tests/,test_gpu.py core/attention/test_decode_kernel.py core/attention/test_short_sequence_kernel.py core/mixers/test_chunk_kernels.py)
+
+# prepare --beam, in an environment of its own: Apache Beam needs older versions of three packages than constraints.txt
+# names. Five minutes, two when repeated.
+test-beam: .venv/beam/installed
+	@.venv/beam/bin/python -m pytest --durations=20 tests/data/test_beam.py tests/object_storage/test_beam.py
 
 # Executes every notebook afresh on the CPU; notebooks/execute.py --write also stores the new outputs.
 notebooks: .venv/dev
@@ -115,6 +120,13 @@ clean:
 .venv/tpu: .venv/dev
 	@echo "installing the TPU compiler into .venv: a minute or two, once"
 	@$(PIP) install -c constraints.txt -e ".[dev,tpu]"
+	@touch $@
+
+.venv/beam/installed: .venv/python pyproject.toml constraints.txt
+	@echo "installing s2sjax, its test tools and Apache Beam into .venv/beam: a few minutes, once"
+	@$(PYTHON) -m venv .venv/beam
+	@grep -vE '^(beartype|pillow|pyarrow)==' constraints.txt > .venv/beam/constraints.txt
+	@.venv/beam/bin/python -m pip --disable-pip-version-check -qq install -c .venv/beam/constraints.txt -e ".[dev,beam]"
 	@touch $@
 
 .venv/dev: .venv/python pyproject.toml constraints.txt

@@ -55,11 +55,13 @@ def train(
     initial parameters; with `init_assets`, also its vocabularies. accept_code: continue a run whose code has changed.
     `s2sjax.runs.run.train` also returns the final state.
     """
+    from s2sjax import config
     from s2sjax.runs import run
 
     file = None
     if isinstance(experiment, str | Path):
-        file, experiment = experiment, run.load_experiment(experiment, lambda e: Path(folder or f"runs/{e.name}"))
+        place = lambda read: config.as_path(folder or f"runs/{read.name}")
+        file, experiment = experiment, run.load_experiment(experiment, place)
     trained, _ = run.train(experiment, folder or f"runs/{experiment.name}", file, init, init_assets, accept_code)
     return trained
 
@@ -90,6 +92,7 @@ def sweep(
     halving: after each evaluation, keep only the best 1 / halving of the members. at_once: maximum number of members to
     train at once, 0 for as many as fit in memory. init, init_assets, accept_code: as for `train`.
     """
+    from s2sjax import config
     from s2sjax.runs import run
     from s2sjax.runs.sweeps import sweep as sweeps
 
@@ -99,7 +102,7 @@ def sweep(
 
     def place(experiment: Experiment) -> Path:
         """The folder of the sweep, which has the name of the first experiment."""
-        return Path(folder or f"runs/{next(iter(experiments.values()), experiment).name}-sweep")
+        return config.as_path(folder or f"runs/{next(iter(experiments.values()), experiment).name}-sweep")
 
     for name, each in several.items():
         experiments[name] = run.load_experiment(each, place) if isinstance(each, str | Path) else each

@@ -6,15 +6,20 @@ from __future__ import annotations
 import contextlib
 import os
 import re
+import shutil
+import tempfile
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any, BinaryIO, cast
 
 from s2sjax.errors import UserError
 
-IN_STORAGE = re.compile(r"(gs|s3):/+(?=[^/])")
+IN_STORAGE = re.compile(r"(gs|s3):/+")
 """the beginning of an address in object storage; pathlib.Path would make gs:/ of gs://"""
 MOUNTS = {"gs": "gcsfuse", "s3": "mount-s3", "az": "blobfuse2", "abfs": "blobfuse2", "hdfs": "hadoop-fuse-dfs"}
 """programs that mount a bucket as a folder, by URL scheme"""
+BEGUN = ".partial"
+"""object in a folder in object storage that is not complete yet"""
 LONGEST = 4096
 """maximal number of characters of a path, as in Linux"""
 
@@ -89,11 +94,33 @@ def replace_file(path: Path, content: str | bytes, suffix: str = "partial") -> N
     if in_storage(path):
         path.write_bytes(content.encode() if isinstance(content, str) else content)
         return
+    with _replacing(path, suffix) as draft:
+        draft.write_bytes(content.encode() if isinstance(content, str) else content)
+
+
+@contextlib.contextmanager
+def writing(path: Path) -> Iterator[BinaryIO]:
+    """Writes a large file in pieces: it appears at the end of the block, and not at all after an error."""
+    if in_storage(path):
+        from s2sjax import object_storage
+
+        with object_storage.upload(path) as file:
+            yield file
+        return
+    with _replacing(path, "partial") as draft, open(draft, "wb") as file:
+        yield file
+        file.flush()
+        os.fsync(file.fileno())
+
+
+@contextlib.contextmanager
+def _replacing(path: Path, suffix: str) -> Iterator[Path]:
+    """A file beside `path`, which takes its place at the end of the block."""
     path.parent.mkdir(parents=True, exist_ok=True)
     draft = path.with_name(f".{path.name}.{suffix}")
     try:
         with naming(path):
-            draft.write_bytes(content.encode() if isinstance(content, str) else content)
+            yield draft
         os.replace(draft, path)
     except OSError:
         with contextlib.suppress(OSError):
@@ -111,6 +138,55 @@ def read_growing(path: Path) -> str:
 
 
 def copy_folder(source: Path, target: Path) -> None:
-    """Copies the files of a folder without folders in it. Either may be in object storage."""
-    for file in source.iterdir():
-        replace_file(target / file.name, file.read_bytes())
+    """Copies the files of a folder and of the folders in it. Either may be in object storage."""
+    for name in _files(source):
+        copy_file(source / name, target / name)
+
+
+def copy_file(source: Path, target: Path) -> None:
+    with source.open("rb") as file, writing(target) as copy:
+        shutil.copyfileobj(file, copy, 1 << 24)
+
+
+def _files(folder: Path) -> list[str]:
+    """The names of all files below a folder, relative to it."""
+    if in_storage(folder):
+        return cast(Any, folder).files()
+    return sorted(path.relative_to(folder).as_posix() for path in folder.rglob("*") if path.is_file())
+
+
+@contextlib.contextmanager
+def local_copy(folder: Path) -> Iterator[Path]:
+    """A local folder with the files of a folder: the folder itself, or a temporary copy of one in object storage."""
+    if not in_storage(folder):
+        yield folder
+        return
+    with tempfile.TemporaryDirectory(prefix="s2sjax-") as copy:
+        copy_folder(folder, Path(copy))
+        try:
+            yield Path(copy)
+        except UserError as error:
+            raise UserError(str(error).replace(copy, str(folder))) from error
+
+
+@contextlib.contextmanager
+def local_draft(folder: Path, last: str) -> Iterator[Path]:
+    """A local folder to write in: the folder itself, or a temporary one, whose files are put in object storage at the
+    end of the block. The file `last` is put at last, so that the folder is complete once it is there."""
+    if not in_storage(folder):
+        yield folder
+        return
+    with tempfile.TemporaryDirectory(prefix="s2sjax-") as draft:
+        yield Path(draft)
+        (folder / BEGUN).write_bytes(b"")
+        for name in sorted({*_files(Path(draft))} - {last}):
+            copy_file(Path(draft) / name, folder / name)
+        (folder / BEGUN).unlink()
+        copy_file(Path(draft) / last, folder / last)
+
+
+def is_free(folder: Path) -> bool:
+    """Whether a folder does not exist or is empty. In object storage, deletes what a killed `local_draft` has put."""
+    if in_storage(folder) and (folder / BEGUN).exists():
+        cast(Any, folder).rmtree()
+    return not folder.exists() or (folder.is_dir() and not any(folder.iterdir()))

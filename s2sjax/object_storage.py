@@ -7,17 +7,21 @@ file that grows is a folder of numbered parts (`append`), which reading joins, a
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import functools
 import importlib.util
+import io
 import logging
 import os
 import re
+import socket
 import threading
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
-from typing import Any, cast
+from types import SimpleNamespace
+from typing import Any, BinaryIO, cast
 
 import fsspec
 from etils.epath.gpath import PosixGPath
@@ -40,12 +44,18 @@ UNKNOWN_USER = re.compile(
 REFUSED = re.compile(
     r"forbidden|access ?denied|permission_?denied|does not exist|NoSuchBucket|\b40[34]\b", re.IGNORECASE
 )
+BEYOND = re.compile(r"range.{0,8}not satisfiable|InvalidRange", re.IGNORECASE)
+"""error of a range that begins after the end of an object"""
 PART, WHOLE = ".part", ".whole"
 """suffixes of the parts of a file that grows: a .whole replaces all parts before it"""
 MOST_PARTS = 100
 """number of parts that are joined into one"""
 SHORTEST, LONGEST = 1.0, 60.0
-"""seconds until an object that could not be put is put again: they double from the one to the other"""
+"""seconds until a failed request is tried again: they double from the one to the other"""
+BLOCK = 1 << 24
+"""bytes of a request of an object that is read from its beginning to its end"""
+PIECE = 1 << 26
+"""bytes of a request of an object that is put in pieces"""
 
 for scheme in ("gcs", "s3"):  # Orbax shares these settings: what other hosts have written must be seen
     fsspec.config.conf.setdefault(scheme, {}).setdefault("use_listings_cache", False)
@@ -57,10 +67,8 @@ class ObjectPath(PosixGPath):
     """A path in object storage, with the methods of pathlib.Path. Its errors are OSErrors that name it."""
 
     def _call(self, method: str, *arguments: Any, **options: Any) -> Any:
-        try:
+        with explaining(self):
             return getattr(file_system(self.scheme), method)(*arguments, **options)
-        except Exception as error:
-            raise explained(error, str(self)) from error
 
     @property
     def scheme(self) -> str:
@@ -95,6 +103,14 @@ class ObjectPath(PosixGPath):
     def glob(self, pattern: str) -> Iterator[ObjectPath]:
         found = self._call("glob", str(self / pattern))
         return (type(self)(f"{self.scheme}://{path}") for path in sorted(found))
+
+    def stat(self) -> Any:
+        return SimpleNamespace(st_size=self._call("info", str(self))["size"])
+
+    def open(self, mode: str = "rb", **_: Any) -> Any:
+        """Opens an object for reading. It is fetched while it is read; see `upload` for writing."""
+        assert mode == "rb"
+        return io.BufferedReader(Download(self), 1 << 20)
 
     def read_bytes(self) -> bytes:
         return self._call("cat_file", str(self))
@@ -148,15 +164,37 @@ def path(address: str) -> Path:
         raise UserError(
             f"{address} names no bucket, whose name has at least three letters: write {scheme}://BUCKET/..."
         )
+    if found := re.search(r"[][*?]", rest):
+        raise UserError(f"{address} has {found[0]} in its name, which the clients take for a pattern: leave it out")
     return cast(Path, ObjectPath(f"{scheme}://{rest}"))
 
 
 @functools.cache
 def file_system(scheme: str) -> Any:
+    if scheme == "gs" and "NO_GCE_CHECK" not in os.environ and not _is_at_google():
+        os.environ["NO_GCE_CHECK"] = "true"  # else the search for credentials waits for a server that is not there
     return fsspec.filesystem(scheme)
 
 
+def _is_at_google() -> bool:
+    """Whether this machine may get credentials from the metadata server of Google Cloud."""
+    host = os.environ.get("GCE_METADATA_HOST", "metadata.google.internal")
+    try:
+        return bool(socket.getaddrinfo(host.partition(":")[0], 80))
+    except OSError:
+        return False
+
+
 # ------------------------------------------------------------------------------------------ errors
+
+
+@contextlib.contextmanager
+def explaining(path: ObjectPath) -> Iterator[None]:
+    """Raises the errors of requests for an object as OSErrors that name it, or as UserErrors."""
+    try:
+        yield
+    except Exception as error:
+        raise explained(error, str(path)) from error
 
 
 def explained(error: BaseException, where: str) -> BaseException:
@@ -217,6 +255,106 @@ def as_s3(spec: Any) -> Any:
     if "AWS_ACCESS_KEY_ID" in os.environ:  # else TensorStore looks for files, and complains if there are none
         spec["aws_credentials"] = {"type": "environment"}
     return spec
+
+
+# ------------------------------------------------------------------------------ large objects
+
+
+class Download(io.RawIOBase):
+    """An object that is read from its beginning to its end, and fetched in blocks."""
+
+    def __init__(self, path: ObjectPath):
+        self._path = path
+        self._file = path._call("open", str(path), "rb", block_size=BLOCK, cache_type="readahead")
+
+    def readable(self) -> bool:
+        return True
+
+    def seekable(self) -> bool:
+        return True
+
+    def tell(self) -> int:
+        return self._file.tell()
+
+    def seek(self, offset: int, whence: int = io.SEEK_SET) -> int:
+        return self._file.seek(offset, whence)
+
+    def readinto(self, buffer: Any) -> int:
+        with explaining(self._path):
+            found = self._file.read(len(buffer))
+        buffer[: len(found)] = found
+        return len(found)
+
+
+class Upload:
+    """An object that is put in pieces. It does not exist before it is complete."""
+
+    def __init__(self, path: ObjectPath):
+        self._path = path
+        self._file = path._call("open", str(path), "wb", block_size=PIECE)
+
+    def write(self, data: bytes | memoryview) -> int:
+        with explaining(self._path):
+            return self._file.write(data)
+
+    def close(self) -> None:
+        with explaining(self._path):
+            self._file.close()
+
+    def discard(self) -> None:
+        self._file.forced = True  # else fsspec would put what is there when the file is closed or deleted
+        with contextlib.suppress(Exception):
+            self._file.discard()
+        self._file.closed = True
+
+
+@contextlib.contextmanager
+def upload(path: Path) -> Iterator[BinaryIO]:
+    """Puts an object in pieces. It appears at the end of the block, and not at all after an error."""
+    file = Upload(cast(ObjectPath, path))
+    try:
+        yield cast(BinaryIO, file)
+        file.close()
+    except BaseException:
+        file.discard()
+        raise
+
+
+class Ranges:
+    """Reads ranges of an object, many at a time. During an outage it waits, and `say` prints that once."""
+
+    def __init__(self, path: Path, say: Callable[[str], None] = print):
+        self.path, self._say = cast(ObjectPath, path), say
+        self._failed = False
+        self._lock = threading.Lock()
+
+    def read(self, starts: Sequence[int], ends: Sequence[int]) -> list[bytes]:
+        """The bytes from each start to its end, fewer or none if the object is shorter."""
+        delay = SHORTEST
+        while True:
+            try:
+                found = self._read(starts, ends)
+            except (OSError, UserError) as error:
+                if BEYOND.search(str(error)):
+                    return [b""] * len(starts)
+                if not is_outage(error):
+                    raise
+                self._tell(f"{self.path} cannot be read ({reason(error.__cause__ or error)}): waiting", failed=True)
+                time.sleep(delay)
+                delay = min(2 * delay, LONGEST)
+            else:
+                self._tell(f"{self.path} can be read again", failed=False)
+                return found
+
+    def _read(self, starts: Sequence[int], ends: Sequence[int]) -> list[bytes]:
+        paths = [str(self.path)] * len(starts)
+        return self.path._call("cat_ranges", paths, list(starts), list(ends), on_error="raise")
+
+    def _tell(self, line: str, failed: bool) -> None:
+        with self._lock:  # several threads read
+            changed, self._failed = failed != self._failed, failed
+        if changed:
+            self._say(line)
 
 
 # ---------------------------------------------------------------------------- files that grow

@@ -129,7 +129,7 @@ def test_the_map_names_every_package_and_every_file_beside_them():
 def test_every_file_that_a_page_names_exists(page):
     """Files of s2sjax/, tests/, experiments/ or the repository: the map, tables, and the text."""
     for path in set(re.findall(r"\b[a-z_0-9]+(?:/[a-z_0-9]+)*\.py\b", page.read_text(encoding="utf-8"))) - EXAMPLES:
-        places = (f"s2sjax/**/{path}", path, f"tests/{path}", f"experiments/{path}")
+        places = (f"s2sjax/**/{path}", path, f"tests/{path}", f"experiments/{path}", f"docs/{path}")
         assert any(next(ROOT.glob(place), None) for place in places), path
 
 

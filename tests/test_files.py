@@ -32,6 +32,8 @@ COMMANDS = [
     f"score {BUCKET}", f"align {BUCKET} b.txt", f"align a.txt b.txt --out {BUCKET}",
     f"align a.txt b.txt --run {BUCKET}",
     f"bench layers --out {BUCKET}", f"launch -- train page.py --out {BUCKET}",
+    f"sweep page.py --seed 0,1 --name {BUCKET}", f"import {BUCKET} out", f"import model {BUCKET}",
+    f"export run {BUCKET}",
 ]  # fmt: skip
 
 
@@ -55,10 +57,8 @@ def test_every_command_refuses_an_address(call, here, arguments):
 @pytest.mark.parametrize(
     "arguments",
     [
-        f"train {STORED}.py", f"train page.py --data.corpus.folder {STORED}", f"prepare {STORED}.py",
-        f"prepare page.py --out {STORED}", f"plan {STORED}.py", f"align {STORED} b.txt",
+        f"train {STORED}.py", f"prepare {STORED}.py", f"plan {STORED}.py", f"align {STORED} b.txt",
         f"align a.txt b.txt --out {STORED}", f"bench layers --out {STORED}", f"serve run --files {STORED}",
-        f"import {STORED} out", f"import model {STORED}", f"export run {STORED}",
     ],
 )  # fmt: skip
 def test_what_must_be_local_is_refused_in_object_storage(call, here, arguments):

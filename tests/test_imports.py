@@ -47,7 +47,7 @@ LAYERS = [
 ALLOWED = {
     "core": {"core"},
     "datasets": {"version", "errors", "files", "datasets"},
-    "data": {"errors", "files", "datasets", "config", "core", "data"},
+    "data": {"errors", "object_storage", "files", "datasets", "config", "core", "data"},
     "interop": {"errors", "files", "config", "core", "data", "interop"},
     "training": {"errors", "object_storage", "files", "config", "core", "training"},
     "evaluate": {"errors", "former_names", "files", "config", "core", "data", "evaluate"},

@@ -384,8 +384,6 @@ def test_the_others_wait_while_process_0_fetches_the_data(pod):
 def test_a_mistake_is_told_once_and_ends_all_hosts(pod):
     code, _, err = pod.finish(2, 1, "never", "--train.mesh.fsdp", "3")
     assert code == 2 and "train.mesh splits fsdp 3" in err
-    code, _, err = pod.finish(2, 4, "never", "--train.mesh.fsdp", "2", "--train.mesh.tensor", "2")
-    assert code == 2 and "train.mesh splits a Luong by data, fsdp and tensor at once" in err
     assert not (pod.folder / "never").exists()
     code, _, err = pod.finish(2, 1, "never", "--train.stepz", "3")
     assert code == 2 and err.count("there is no field --train.stepz") == 1

@@ -223,6 +223,8 @@ COMMANDS = (
             "them", (
         option("--out DIR", "the folder to write (default: that of config.Prepared, or prepared/NAME)"),
         option("--workers N", "number of processes (default: one per core)", type=int, default=os.cpu_count() or 1),
+        option("--beam OPTIONS", "prepare with Apache Beam; everything after --beam is for Beam, as in --beam --runner "
+               "DataflowRunner --project mine (default: its DirectRunner, on this machine)", nargs=argparse.REMAINDER),
     ), "FILE"),
     Command("evaluate", commands.evaluate, "predict a split with the best checkpoint and print its metrics", (
         option("--split", "the split to predict (default: test, or dev if there is no test split or evaluate.test is "
@@ -353,8 +355,8 @@ COMMANDS = (
                "TPU is needed"),
         option("--slices N", "with --compile: number of such slices, joined by the data-centre network (default: 1)",
                type=int),
-        option("--mesh DxFxT", "with --compile: data x fsdp x tensor, such as 4x4x1 (default: train.mesh of the "
-               "experiment)"),
+        option("--mesh DxFxT", "with --compile: data x fsdp x tensor, such as 4x4x1, and x context if it is above 1 "
+               "(default: train.mesh of the experiment)"),
         *(option(f"--{side}-size N", f"entries of the {side} vocabulary; with both sizes, no data is read", type=int)
           for side in ("source", "target")),
     ), "FILE"),

@@ -22,7 +22,7 @@ from s2sjax.cli.overrides import check_command, override
 from s2sjax.cli.standard_input import Refused, chunks, two_columns
 from s2sjax.cli.start_jax import ends_at_sigterm, ends_by_signal, start_jax
 from s2sjax.errors import UserError, nearest
-from s2sjax.files import as_path
+from s2sjax.files import as_path, in_storage
 
 LAUNCH = "s2sjax launch -p 2 -d 4 -- train experiments/reverse.py"
 
@@ -59,6 +59,7 @@ def train(options: argparse.Namespace, fields: list[str]) -> None:
 def prepare(options: argparse.Namespace, fields: list[str]) -> None:
     with ends_at_sigterm():
         from s2sjax import config
+        from s2sjax.data import beam_prepare
         from s2sjax.data import prepare as preparing
 
         experiment: Any = read_experiment(options, fields)
@@ -69,11 +70,14 @@ def prepare(options: argparse.Namespace, fields: list[str]) -> None:
         corpus_folder = getattr(experiment.data.corpus, "folder", None)
         folder = config.relative_path(options.out or corpus_folder or f"prepared/{experiment.name}")
         with preparing.progress_bars() as progress:
-            done = preparing.prepare(experiment.data, folder, options.workers, progress)
+            if options.beam is None:
+                done = preparing.prepare(experiment.data, folder, options.workers, progress)
+            else:
+                done = beam_prepare.prepare(experiment.data, folder, options.beam, options.workers, progress)
         what = "wrote" if done.new else "nothing to do:"
         print("\n".join([f"{what} {done.folder}, {done.pairs:,} pairs of {done.tokens:,} tokens", *done.remarks]))
-        if corpus_folder is None or Path(corpus_folder) != Path(folder).absolute():
-            there = os.path.relpath(folder, Path(options.subject).parent)
+        if corpus_folder is None or as_path(corpus_folder) != as_path(folder).absolute():
+            there = folder if in_storage(folder) else os.path.relpath(folder, Path(options.subject).parent)
             print(f"to train on it, write in {options.subject}: data.corpus = config.Prepared({there!r})")
 
 
@@ -331,10 +335,15 @@ def read_experiment(options: argparse.Namespace, fields: list[str]) -> Any:
 def _run_folder(options: argparse.Namespace, fields: list[str], experiment: Any) -> Path:
     """The folder of the run or the sweep that a command trains."""
     if options.name == "sweep":
-        return Path("runs") / (options.sweep_name or f"{experiment.name}-sweep")
+        return below_runs(options.sweep_name or f"{experiment.name}-sweep")
     names = [value for field, value in zip(fields, [*fields[1:], ""]) if field == "--name"]
     names += [field.partition("=")[2] for field in fields if field.startswith("--name=")]
     return as_path((options.name == "train" and options.out) or Path("runs") / (names or [experiment.name])[-1])
+
+
+def below_runs(name: str) -> Path:
+    """The folder runs/NAME, or that of an address in object storage."""
+    return as_path(name) if in_storage(name) else Path("runs") / name
 
 
 def trust(options: argparse.Namespace) -> None:

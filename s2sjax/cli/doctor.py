@@ -28,6 +28,7 @@ EXTRAS = {
     "pretrained": "models of Hugging Face",
     "gcs": "run folders in Google Cloud Storage",
     "s3": "run folders in S3",
+    "beam": "prepare --beam",
     "wandb": "train --log wandb",
     "mlflow": "train --log mlflow",
     "notebooks": "executing the notebooks",

@@ -24,6 +24,8 @@ STORED: dict[str, tuple[str, ...]] = {
     "train": ("out", "init"), "evaluate": ("subject", "also"), "decode": ("subject", "also", "tree", "attention"),
     "score": ("subject", "also"), "results": ("runs", "curves"), "compare": ("runs", "first", "second"),
     "report": ("runs", "out"), "serve": ("subject",), "align": ("run", "reverse_run"), "launch": ("launched",),
+    "prepare": ("out",),
+    "sweep": ("sweep_name", "init"), "import": ("folder", "run"), "export": ("run", "folder"),
 }  # fmt: skip
 """the options that may be addresses in object storage, of each command"""
 RESUME = {
@@ -79,6 +81,8 @@ def _run(options: argparse.Namespace, fields: list[str]) -> None:
         check_command(options, fields[0])
         raise UserError(f"{options.name} has no option {fields[0]}: see s2sjax {options.name} --help")
     for name, value in vars(options).items():  # before anything is read or written
+        if name == "beam":  # Beam's own options
+            continue
         paths = value if isinstance(value, list) else [value]
         for path in filter(lambda each: isinstance(each, str), paths):
             (as_path if name in STORED.get(options.name, ()) else local_path)(path)

@@ -34,7 +34,7 @@ def sweep(options: argparse.Namespace, fields: list[str]) -> None:
         start_jax()
         swept: Any = experiments if options.others else experiments[""]
         try:
-            found = sweeps.sweep(swept, grid, Path("runs") / sweep_name, chosen, files)
+            found = sweeps.sweep(swept, grid, commands.below_runs(sweep_name), chosen, files)
         except Interrupted:
             commands.leave(130)
         if found is None:

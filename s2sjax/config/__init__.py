@@ -35,7 +35,7 @@ from s2sjax.config.models.recurrent_settings import GNMT, CellName, Cho, Luong, 
 from s2sjax.config.models.specs import Carries, DecoderSpec, EncoderSpec, ModelSettings, RecurrentSpec
 from s2sjax.config.models.transformer_settings import Transformer
 from s2sjax.config.numbers import argument, numbers, traced, with_numbers
-from s2sjax.config.paths import FilePath, missing_data, require_data, resolve_paths, without_folders
+from s2sjax.config.paths import AnyPath, FilePath, missing_data, require_data, resolve_paths, without_folders
 from s2sjax.config.search import Sampling, Search
 from s2sjax.config.serialize import from_json, kind_of, to_json
 from s2sjax.config.settings import at_least, check_buckets, mapped, parts, require, settings

@@ -23,6 +23,7 @@ import numpy as np
 
 from s2sjax.config.settings import require
 from s2sjax.errors import UserError, nearest
+from s2sjax.files import as_path, in_storage
 
 ROWS = 1024
 """number of rows of a batch"""
@@ -158,15 +159,16 @@ def open_parquet(path: str, name: str, setting: str) -> Table:
     pa = arrow()
     import pyarrow.parquet
 
+    opened = lambda: as_path(path).open("rb") if in_storage(path) else path
     try:
-        schema = pyarrow.parquet.read_schema(path)
+        schema = pyarrow.parquet.read_schema(opened())
     except (OSError, pa.ArrowInvalid) as error:
         reason = getattr(error, "strerror", None) or " ".join(str(error).split())[:120]
         raise UserError(f"{name} cannot be read ({reason}): correct {setting}") from None
 
     def read(columns: list[str]) -> Iterator[Any]:
         try:
-            with pyarrow.parquet.ParquetFile(path, memory_map=True) as file:
+            with pyarrow.parquet.ParquetFile(opened(), memory_map=True) as file:
                 yield from file.iter_batches(ROWS, columns=columns)
         except (OSError, pa.ArrowInvalid) as error:
             raise UserError(f"{name} is damaged ({' '.join(str(error).split())[:120]}): copy it again") from None

@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from dataclasses import KW_ONLY, field
 from typing import Any, ClassVar, Literal
 
-from s2sjax.config.paths import FilePath
+from s2sjax.config.paths import AnyPath, FilePath
 from s2sjax.config.settings import at_least, check_buckets, must_be, require, settings
 from s2sjax.errors import UserError
 
@@ -49,11 +49,11 @@ class TextFiles(Corpus):
     Files are UTF-8, plain or .gz, with paths relative to the experiment file. A split without files is ().
     """
 
-    train: tuple[FilePath, ...] = ()
+    train: tuple[AnyPath, ...] = ()
     """files of the training split"""
-    dev: tuple[FilePath, ...] = ()
+    dev: tuple[AnyPath, ...] = ()
     """files of the split evaluated during training"""
-    test: tuple[FilePath, ...] = ()
+    test: tuple[AnyPath, ...] = ()
     """files of the split evaluated at the end"""
     dev_percent: float = 0.0
     """percentage of the training sources that become the dev split, chosen by a hash, instead of dev files; lines with
@@ -180,7 +180,7 @@ class Prepared(Corpus):
 
     is_prepared: ClassVar[bool] = True
     """whether the files of the inner corpus are no longer read"""
-    folder: FilePath = ""
+    folder: AnyPath = ""
     """prepared folder, relative to the experiment file"""
     corpus: Corpus | None = None
     """corpus that `s2sjax prepare` writes there; optional if the folder exists"""
@@ -310,7 +310,7 @@ class Data:
 class SplitFiles(Corpus):
     """Files of the splits of a corpus. A part of train can be held out instead of a file."""
 
-    folder: FilePath = ""
+    folder: AnyPath = ""
     """folder of the files, relative to the experiment file"""
     _: KW_ONLY
     train: str = "train.tsv"
@@ -348,11 +348,11 @@ class PlainText:
     The training text is cut into `batch_size` streams, which are read in parallel, `steps` tokens at a time.
     """
 
-    train: FilePath = ""
+    train: AnyPath = ""
     """file of the training text"""
-    dev: FilePath = ""
+    dev: AnyPath = ""
     """file of the text evaluated during training"""
-    test: FilePath = ""
+    test: AnyPath = ""
     """file of the text evaluated at the end"""
     origin: str = ""
     """source of the files, for the error if one is missing"""

@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import KW_ONLY
 from typing import Any, ClassVar
 
-from s2sjax.config.paths import FilePath
+from s2sjax.config.paths import AnyPath
 from s2sjax.config.settings import require, settings
 from s2sjax.config.training import Train
 from s2sjax.errors import UserError
@@ -38,7 +38,7 @@ class Experiment:
     """seed of the initial parameters, the order of the examples, their random changes, and dropout"""
     data_seed: int | None = None
     """seed of the order of the examples and their random changes, if it is another; None for seed"""
-    init: FilePath = ""
+    init: AnyPath = ""
     """folder of the run to fine-tune, relative to the experiment file: settings of the model and the vocabularies that
     are left at their defaults, the vocabularies and the initial parameters are taken from it"""
 

@@ -45,6 +45,13 @@ class Notes:
                 self._count(part, MORE_COLUMNS)
             yield example
 
+    def add(self, after: Notes) -> None:
+        """Adds the counts of the examples that come after these."""
+        for (part, what), (count, first) in after._found.items():
+            before, where = self._found.get((part, what), (0, self._sizes[part] + first))
+            self._found[part, what] = (before + count, where)
+        self._sizes = [size + more for size, more in zip(self._sizes, after._sizes)]
+
     def _count(self, part: int, what: str) -> None:
         count, first = self._found.get((part, what), (0, self._sizes[part]))
         self._found[part, what] = (count + 1, first)
@@ -110,7 +117,9 @@ class Overlaps:
         self._noun = noun
         self._keys = {split: list(filter(None, map(_keys, sides))) for split, sides in held_out.items()}
         self._hashes = {keys.hash for each in self._keys.values() for keys in each}
-        self._found: dict[str, set[bytes]] = {"train": set()}
+        self.in_train: set[bytes] = set()
+        """keys of the training examples that may also be in dev or test"""
+        self._found: dict[str, set[bytes]] = {"train": self.in_train}
         if "dev" in self._keys:
             self._found["dev"] = set().union(*(keys.all for keys in self._keys["dev"]))
 
@@ -118,7 +127,7 @@ class Overlaps:
         """Yields the training examples, and compares them with dev and test."""
         for side in sides:
             if hash(_normal(side.source)) in self._hashes and (keys := _keys(side)) is not None:
-                self._found["train"] |= keys.all
+                self.in_train |= keys.all
             yield side
 
     def lines(self) -> list[str]:

@@ -3,18 +3,26 @@
     prepare(experiment.data, "prepared/de-en", workers=8)
 
 The main process reads the text, `workers` processes encode chunks of it, and the main process writes the ids in the
-order of the text. Only a few chunks are in memory at a time. prepared.json is written last: a folder without it is
-incomplete. If a preparation is interrupted and run again on the same text, it keeps the complete sections; on another
-text, it removes the files that unfinished.json lists, and nothing else.
+order of the text. Only a few chunks are in memory at a time. Every section of the text has files of its own, which are
+joined at the end:
+
+    section-00000.ids         source ids <eos> target ids <eos> of each pair in turn
+    section-00000.npz         lengths, example, sizes and the number of bytes of the ids, written after them
+
+prepared.json is written last: a folder without it is incomplete. If a preparation is interrupted and run again on the
+same text, it keeps the complete sections; on another text, it removes the files that unfinished.json lists, and nothing
+else. The folder may be in object storage, where a file appears as a whole or not at all.
 """
 
 from __future__ import annotations
 
 import contextlib
+import io
 import json
 import multiprocessing
 import os
 import re
+import shutil
 import sys
 import threading
 from collections import deque
@@ -23,10 +31,10 @@ from concurrent.futures import Future, ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
 from dataclasses import dataclass
 from functools import partial
-from itertools import count, islice
+from itertools import islice
 from multiprocessing.connection import wait
 from pathlib import Path
-from typing import Any, BinaryIO, NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -38,19 +46,19 @@ from s2sjax.data.corpora import prepared_corpus, readers, tfds
 from s2sjax.data.data_notes import Notes, Overlaps
 from s2sjax.data.examples import Example, Split
 from s2sjax.errors import UserError
-from s2sjax.files import replace_file
+from s2sjax.files import as_path, in_storage, replace_file, writing
 
 CHUNK = 4096
 """number of examples per task of a worker"""
 SECTION = 256 * CHUNK
-"""number of examples in a section; an interrupted preparation continues after the last complete section"""
+"""number of examples in a section; an interrupted preparation keeps the complete sections"""
 UNFINISHED = "unfinished.json"
 """file with the settings of an incomplete preparation and the files that it has started to write"""
 WRITTEN = re.compile(
-    r"vocabulary/\.?(source|target)\.(json|model)(\.partial)?|train\.ids|section-\d{5,}\.(npz|partial)"
-    r"|(lengths|example|starts)\.(npy|partial)|(dev|test)\.(jsonl|partial)|\.?prepared\.json(\.partial)?"
+    r"(vocabulary/)?\.?((source|target)\.(json|model)|train\.ids|section-\d{5,}\.(ids|npz)|(lengths|example|starts)\.npy"
+    r"|(dev|test)\.jsonl|prepared\.json)(\.partial)?|(section-\d{5,}|lengths|example|starts|dev|test)\.partial"
 )
-"""names of all files that a preparation writes, except unfinished.json"""
+"""names of all files that a preparation writes, and that those of earlier versions wrote, except unfinished.json"""
 
 Vocabularies = tuple[text.AnyVocabulary, text.AnyVocabulary]
 Progress = Callable[[str, int], None]
@@ -73,44 +81,68 @@ def prepare(
 ) -> Summary:  # fmt: skip
     """Prepares the corpus of an experiment into `folder`. Does nothing if that folder is already complete."""
     require(workers >= 1, f"--workers is {workers}: it must be at least 1")
-    data, folder = prepared_corpus.without_spelling(_checked(data)), config.local_path(folder)
+    data, folder = checked(data), as_path(folder)
     for part in readers.parts(data.corpus):
         if isinstance(part, config.Tfds):
             tfds.download(part)
     train = partial(TrainExamples, data.corpus, progress)
-    held_out: list[Split] = [split for split in ("dev", "test") if readers.has(data.corpus, split)]
     notes = Notes(data.corpus)
-    overlaps = Overlaps({split: readers.stream(data.corpus, split) for split in held_out})
+    overlaps = Overlaps({split: readers.stream(data.corpus, split) for split in held_out(data.corpus)})
     fingerprint = pairs.fingerprint(overlaps.watch(notes.watch(train("reading"))))
+    journal = begin(data, folder, fingerprint, section)
+    if journal is None:
+        return summary(folder, new=False)
+    vocabularies = make_vocabularies(journal, partial(text.build_both, data, train("vocabulary")))
+    sections = _write_sections(journal, train("writing"), vocabularies, workers, section)
+    return finish(journal, data.corpus, vocabularies, sections, [*notes.lines(), *overlaps.lines()])
+
+
+def begin(data: config.Data, folder: Path, fingerprint: str, section: int) -> Journal | None:
+    """Begins or continues the preparation of a folder. None if the folder is complete.
+
+    fingerprint: that of the training text (`pairs.fingerprint`). section: number of examples in a section.
+    """
     made_with = config.to_json(config.without_folders(data))  # other hosts have the files elsewhere
-    settings = {"version": prepared_corpus.VERSION, "data": fingerprint, "section": section, "made_with": made_with}
     if (folder / prepared_corpus.MANIFEST).is_file():
         manifest = prepared_corpus.read_manifest(folder)
         same = all(manifest["made_with"][name] == made_with[name] for name in ("corpus", "source", "target", "shared"))
         if manifest["data"] != fingerprint or not same:  # buckets and token budgets do not affect the ids
             raise UserError(f"{folder} contains another corpus: choose another --out, or delete the folder")
-        return _summary(folder, new=False)
-    journal = Journal(folder, settings)
-    vocabularies = _vocabularies(journal, data, train("vocabulary"))
-    sections = _write_sections(journal, train("writing"), vocabularies, workers, section)
+        _tidy(folder)
+        return None
+    settings = {"version": prepared_corpus.VERSION, "data": fingerprint, "section": section, "made_with": made_with}
+    return Journal(folder, settings)
+
+
+def finish(
+    journal: Journal, corpus: config.Corpus, vocabularies: Vocabularies, sections: Sequence[Section],
+    remarks: list[str],
+) -> Summary:  # fmt: skip
+    """Joins the complete sections, and writes the rest of the folder, the manifest last."""
     _join(journal, sections)
-    for split in held_out:
-        _write_text(journal, split, readers.stream(data.corpus, split))
+    for split in held_out(corpus):
+        _write_text(journal, split, readers.stream(corpus, split))
     manifest = {
-        **settings,
+        **journal.settings,
         "vocabulary": [vocabulary.fingerprint for vocabulary in vocabularies],
         "type": _id_type(vocabularies),
         "sizes": [int(size) for size in np.sum([each.sizes for each in sections], axis=0)],
-        "remarks": [*notes.lines(), *overlaps.lines()],
+        "remarks": remarks,
     }
-    manifest_file, _ = journal.claim(prepared_corpus.MANIFEST, f".{prepared_corpus.MANIFEST}.partial")
-    replace_file(manifest_file, json.dumps(manifest, indent=2) + "\n")
-    (folder / UNFINISHED).unlink()
-    return _summary(folder, new=True)
+    (path,) = journal.claim(prepared_corpus.MANIFEST)
+    replace_file(path, json.dumps(manifest, indent=2) + "\n")
+    _tidy(journal.folder)
+    return summary(journal.folder, new=True)
 
 
-def _checked(data: config.Data) -> config.Data:
-    """The settings with the raw corpus. Raises a UserError if they cannot be prepared."""
+def held_out(corpus: config.Corpus) -> list[Split]:
+    """The splits whose text is stored."""
+    splits: tuple[Split, ...] = ("dev", "test")
+    return [split for split in splits if readers.has(corpus, split)]
+
+
+def checked(data: config.Data) -> config.Data:
+    """The settings of the ids, with the raw corpus. Raises a UserError if they cannot be prepared."""
     if isinstance(data.corpus, config.Prepared):
         if data.corpus.corpus is None:
             raise UserError(
@@ -122,13 +154,14 @@ def _checked(data: config.Data) -> config.Data:
             not getattr(data, side).sampling,
             f"data.{side}.sampling draws new subwords each epoch, but a prepared folder has fixed ids: set it to 0",
         )
-    return data
+    return prepared_corpus.without_spelling(data)
 
 
-def _summary(folder: Path, new: bool) -> Summary:
-    lengths = np.load(folder / "lengths.npy", mmap_mode="r")
-    remarks = prepared_corpus.read_manifest(folder)["remarks"]
-    return Summary(folder, len(lengths), int(lengths.sum(dtype=np.int64)), new, remarks)
+def summary(folder: Path, new: bool) -> Summary:
+    """Describes a complete folder."""
+    made = prepared_corpus.read_manifest(folder)
+    tokens = (folder / prepared_corpus.IDS).stat().st_size // np.dtype(made["type"]).itemsize
+    return Summary(folder, sum(made["sizes"]), tokens, new, made["remarks"])
 
 
 @dataclass(frozen=True)
@@ -179,29 +212,56 @@ class Journal:
         """Continues an unfinished preparation of the same text, or starts one in a folder without other files."""
         self.folder, self.settings = folder, settings
         self.files: list[str] = []
-        if os.path.lexists(folder / UNFINISHED):
+        there = _names(folder)
+        if UNFINISHED in there:
             unfinished = _read_unfinished(folder / UNFINISHED)
-            self.files = unfinished["files"]
-            if unfinished["settings"] != settings:
-                self._remove_files()
-        elif folder.exists() and (not folder.is_dir() or set(os.listdir(folder)) - {f".{UNFINISHED}.partial"}):
+            if unfinished["settings"] == settings:
+                self.files = unfinished["files"]
+            else:
+                _remove(folder, unfinished["files"])
+        elif there - {f".{UNFINISHED}.partial"} or folder.is_file():
             raise UserError(f"{folder} contains other files: choose another --out")
 
     def claim(self, *names: str) -> list[Path]:
         """Lists files before they are written, and returns their paths. Raises if an unlisted one already exists."""
-        new = [name for name in names if name not in self.files]
-        for name in new:
-            if os.path.lexists(self.folder / name):
-                raise UserError(f"{self.folder / name} was not written by this preparation: choose another --out")
+        drafts = [] if in_storage(self.folder) else [_draft(name) for name in names]
+        new = [name for name in [*names, *drafts] if name not in self.files]
+        if taken := next(iter(_present(self.folder, new)), None):
+            raise UserError(f"{taken} was not written by this preparation: choose another --out")
         if new:
             self.files += new
             replace_file(self.folder / UNFINISHED, json.dumps({"settings": self.settings, "files": self.files}))
         return [self.folder / name for name in names]
 
-    def _remove_files(self) -> None:
-        for path in (self.folder / name for name in self.files):
-            if path.is_file() or path.is_symlink():
-                path.unlink()
+
+def _draft(name: str) -> str:
+    """The name under which a file of this machine is written: vocabulary/a.json -> vocabulary/.a.json.partial."""
+    folder, _, last = name.rpartition("/")
+    return f"{folder}/.{last}.partial".removeprefix("/")
+
+
+def _present(folder: Path, names: Sequence[str]) -> list[Path]:
+    """Those of the names that exist in a folder. It is listed once."""
+    there = {parent: _names(folder / parent) for parent in {os.path.dirname(name) for name in names}}
+    return [folder / name for name in names if os.path.basename(name) in there[os.path.dirname(name)]]
+
+
+def _names(folder: Path) -> set[str]:
+    """The names of the files and folders in a folder, none if it does not exist."""
+    return {path.name for path in folder.iterdir()} if folder.is_dir() else set()
+
+
+def _tidy(folder: Path) -> None:
+    """Removes what a complete folder does not need: the sections, and unfinished.json."""
+    if UNFINISHED in _names(folder):
+        _remove(folder, [name for name in _read_unfinished(folder / UNFINISHED)["files"] if "section-" in name])
+        (folder / UNFINISHED).unlink()
+
+
+def _remove(folder: Path, names: Sequence[str]) -> None:
+    for path in _present(folder, names):
+        if not path.is_dir():
+            path.unlink()
 
 
 def _read_unfinished(path: Path) -> dict:
@@ -215,15 +275,13 @@ def _read_unfinished(path: Path) -> dict:
     return found
 
 
-def _vocabularies(journal: Journal, data: config.Data, train: TrainExamples) -> Vocabularies:
+def make_vocabularies(journal: Journal, build: Callable[[], Vocabularies]) -> Vocabularies:
     """Loads the vocabularies that an unfinished preparation saved, or builds and saves new ones."""
     folder = journal.folder / "vocabulary"
-    ids = prepared_corpus.IDS  # written after both vocabularies
-    if ids in journal.files and (journal.folder / ids).is_file():
+    if section_files(0)[0] in journal.files:  # which is listed after both vocabularies are written
         return text.load_both(folder)
-    names = [f"{side}.{kind}" for side in ("source", "target") for kind in ("json", "model")]
-    journal.claim(*(f"vocabulary/{file}" for name in names for file in (name, f".{name}.partial")))
-    source, target = text.build_both(data, train)
+    journal.claim(*(f"vocabulary/{side}.{kind}" for side in ("source", "target") for kind in ("json", "model")))
+    source, target = build()
     source.save(folder, "source")
     target.save(folder, "target")
     return source, target
@@ -233,11 +291,10 @@ def _vocabularies(journal: Journal, data: config.Data, train: TrainExamples) -> 
 
 
 class Section(NamedTuple):
-    """A part of train.ids. A table stores the lengths and examples of its pairs until all sections are joined."""
+    """A complete section of the training text."""
 
-    table: Path
+    number: int
     sizes: tuple[int, ...]  # pairs per corpus of a mixture
-    end: int  # end of the section in train.ids, in bytes
 
 
 class Encoded(NamedTuple):
@@ -249,38 +306,67 @@ class Encoded(NamedTuple):
     corpora: list[int]  # corpus index of each example
 
 
+def section_files(number: int) -> tuple[str, str]:
+    """The names of the ids and of the table of a section."""
+    return f"section-{number:05}.ids", f"section-{number:05}.npz"
+
+
+def read_section(folder: Path, number: int) -> Section | None:
+    """The section that an earlier run completed, or None."""
+    try:
+        size = (folder / section_files(number)[0]).stat().st_size
+        with _table(folder, number) as found:
+            return Section(number, tuple(found["sizes"].tolist())) if int(found["bytes"]) == size else None
+    except FileNotFoundError:
+        return None
+
+
+def _table(folder: Path, number: int) -> Any:
+    return np.load(io.BytesIO((folder / section_files(number)[1]).read_bytes()))
+
+
+def write_section(folder: Path, number: int, chunks: Iterable[Encoded], first: int, width: int) -> tuple[int, Section]:
+    """Writes a section: first the ids, then its table. Returns (number of examples, section).
+
+    first: the number of examples before the section. width: the number of corpora.
+    """
+    ids, table = (folder / name for name in section_files(number))
+    lengths, counts, corpora, size = [np.zeros((0, 2), np.int32)], [], [], 0
+    with writing(ids) as file:
+        for chunk in chunks:
+            file.write(chunk.ids)
+            size += len(chunk.ids)
+            lengths.append(chunk.lengths)
+            counts += chunk.counts
+            corpora += chunk.corpora
+    example = np.repeat(np.arange(first, first + len(counts), dtype=np.int32), counts)
+    sizes = np.bincount(np.repeat(np.array(corpora, np.int64), counts), minlength=width)
+    content = io.BytesIO()
+    np.savez(content, lengths=np.concatenate(lengths), example=example, sizes=sizes, bytes=size)
+    replace_file(table, content.getvalue())
+    return len(counts), Section(number, tuple(sizes.tolist()))
+
+
 def _write_sections(
     journal: Journal, train: TrainExamples, vocabularies: Vocabularies, workers: int, size: int
 ) -> list[Section]:
-    """Appends the ids of all examples to train.ids, in sections of `size` examples."""
+    """Writes the sections, of `size` examples each, that an earlier run has not completed."""
     width = len(readers.parts(train.corpus))
     examples = iter(train)
     sections: list[Section] = []
-    (ids,) = journal.claim(prepared_corpus.IDS)
-    with open(ids, "ab") as file, _encoder(journal.folder / "vocabulary", vocabularies, workers) as encode:
-        for number in count():
-            table, _ = journal.claim(f"section-{number:05}.npz", f"section-{number:05}.partial")
-            if kept := _kept(table, file.tell()):
-                sections.append(kept)
+    read = size
+    with _encoder(journal.folder / "vocabulary", vocabularies, workers) as encode:
+        while read == size:
+            number = len(sections)
+            journal.claim(*section_files(number))
+            section = read_section(journal.folder, number)
+            if section:
                 read = sum(1 for _ in islice(examples, size))
             else:
-                file.seek(sections[-1].end if sections else 0)
-                file.truncate()  # the beginning of an interrupted section
-                chunks = _chunks(islice(examples, size))
-                read, made = _write_section(file, table, encode(chunks), number * size, width)
-                sections += [made] if made else []
-            if read < size:
-                break
+                chunks = encode(_chunks(islice(examples, size)))
+                read, section = write_section(journal.folder, number, chunks, number * size, width)
+            sections.append(section)
     return sections
-
-
-def _kept(table: Path, written: int) -> Section | None:
-    """The section that an earlier run completed, or None."""
-    if not table.is_file():
-        return None
-    with np.load(table) as found:
-        section = Section(table, tuple(found["sizes"].tolist()), int(found["end"]))
-    return section if section.end <= written else None
 
 
 def _chunks(examples: Iterator[Example]) -> Iterator[list[Example]]:
@@ -288,62 +374,35 @@ def _chunks(examples: Iterator[Example]) -> Iterator[list[Example]]:
         yield chunk
 
 
-def _write_section(
-    file: BinaryIO, table: Path, chunks: Iterable[Encoded], first: int, width: int
-) -> tuple[int, Section | None]:
-    """Writes a section: first the ids, then atomically its table. Returns (number of examples, section)."""
-    lengths, counts, corpora = [], [], []
-    for chunk in chunks:
-        file.write(chunk.ids)
-        lengths.append(chunk.lengths)
-        counts += chunk.counts
-        corpora += chunk.corpora
-    if not counts:
-        return 0, None
-    file.flush()
-    os.fsync(file.fileno())
-    example = np.repeat(np.arange(first, first + len(counts), dtype=np.int32), counts)
-    sizes = np.bincount(np.repeat(corpora, counts), minlength=width)
-    section = Section(table, tuple(sizes.tolist()), file.tell())
-    draft = table.with_suffix(".partial")
-    with open(draft, "wb") as into:
-        np.savez(into, lengths=np.concatenate(lengths), example=example, sizes=sizes, end=section.end)
-    os.replace(draft, table)
-    return len(counts), section
-
-
 def _join(journal: Journal, sections: Sequence[Section]) -> None:
-    """Joins the tables of all sections, as memory maps."""
-    total = sum(sum(section.sizes) for section in sections)
-    shapes = {"lengths": (np.int32, (total, 2)), "example": (np.int32, (total,)), "starts": (np.int64, (total,))}
-    journal.claim(*(f"{name}.{kind}" for name in shapes for kind in ("npy", "partial")))
-    folder = journal.folder
-    tables: dict[str, Any] = {
-        name: np.lib.format.open_memmap(folder / f"{name}.partial", mode="w+", dtype=dtype, shape=shape)
-        for name, (dtype, shape) in shapes.items()
-    }
-    first = start = 0
-    for section in sections:
-        with np.load(section.table) as part:
-            lengths, example = part["lengths"], part["example"]
-        rows = slice(first, first + len(lengths))
-        both = lengths.sum(axis=1, dtype=np.int64)
-        tables["lengths"][rows], tables["example"][rows] = lengths, example
-        tables["starts"][rows] = start + both.cumsum() - both
-        first, start = rows.stop, start + int(both.sum())
-    for name in list(tables):
-        tables.pop(name).flush()
-        os.replace(folder / f"{name}.partial", folder / f"{name}.npy")
-    for section in sections:
-        section.table.unlink()
+    """Writes train.ids and the three tables, a section at a time."""
+    folder, total = journal.folder, sum(sum(section.sizes) for section in sections)
+    kinds = {"lengths": ("<i4", (total, 2)), "example": ("<i4", (total,)), "starts": ("<i8", (total,))}
+    with contextlib.ExitStack() as stack:
+        paths = journal.claim(prepared_corpus.IDS, *(f"{name}.npy" for name in kinds))
+        ids, *tables = (stack.enter_context(writing(path)) for path in paths)
+        for table, (kind, shape) in zip(tables, kinds.values()):
+            header = {"descr": kind, "fortran_order": False, "shape": shape}
+            np.lib.format.write_array_header_1_0(table, header)
+        start = 0
+        for section in sections:
+            with (folder / section_files(section.number)[0]).open("rb") as part:
+                shutil.copyfileobj(part, ids, 1 << 20)
+            with _table(folder, section.number) as found:
+                lengths, example = found["lengths"], found["example"]
+            ends = start + lengths.sum(axis=1, dtype=np.int64).cumsum()
+            starts = np.concatenate([[start], ends])[:-1]
+            for table, array in zip(tables, (lengths, example, starts)):
+                table.write(array.tobytes())
+            start = int([start, *ends[-1:]][-1])
 
 
 def _write_text(journal: Journal, split: str, examples: Iterator[Example]) -> None:
-    path, draft = journal.claim(f"{split}.jsonl", f"{split}.partial")
-    with open(draft, "w", encoding="utf-8") as file:
+    (path,) = journal.claim(f"{split}.jsonl")
+    with writing(path) as file:
         for example in examples:
-            file.write(json.dumps([example.source, example.targets, example.corpus], ensure_ascii=False) + "\n")
-    os.replace(draft, path)
+            line = json.dumps([example.source, example.targets, example.corpus], ensure_ascii=False)
+            file.write(f"{line}\n".encode())
 
 
 # -------------------------------------------------------------------------------------- workers
@@ -351,6 +410,11 @@ def _write_text(journal: Journal, split: str, examples: Iterator[Example]) -> No
 
 def _id_type(vocabularies: Vocabularies) -> str:
     return "<u2" if max(vocabulary.size for vocabulary in vocabularies) <= 1 << 16 else "<i4"
+
+
+def encoded(vocabularies: Vocabularies, examples: Iterator[Example]) -> Iterator[Encoded]:
+    """Encodes examples in this process, a chunk at a time."""
+    return map(partial(_encode, vocabularies), _chunks(examples))
 
 
 def _encode(vocabularies: Vocabularies, chunk: Sequence[Example]) -> Encoded:
@@ -394,7 +458,7 @@ def _encode_in_pool(pool: ProcessPoolExecutor, ahead: int, chunks: Iterator[list
     except BrokenProcessPool:
         raise UserError(
             "a worker was killed, perhaps because memory ran out: run the same command again with fewer --workers; "
-            "it continues after the last complete section"
+            "it keeps the complete sections"
         ) from None
 
 

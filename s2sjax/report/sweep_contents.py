@@ -12,6 +12,7 @@ from urllib.parse import quote
 import numpy as np
 
 from s2sjax.evaluate.figures import logged_metrics
+from s2sjax.files import in_storage
 from s2sjax.report.contents import thinned
 from s2sjax.runs.evaluations import finite
 from s2sjax.runs.sweeps.sweep_results import Member, Summary, heading, shown
@@ -112,8 +113,9 @@ def _member(found: Summary, row: int, member: Member, settings: Sequence[Any], b
 
 
 def _link(member: Member, beside: Path) -> str | None:
-    """The address of the report of a run, or else of its folder."""
-    if member.status == "missing":
+    """The address of the report of a run, or else of its folder; None if it is not below the page in the storage."""
+    elsewhere = in_storage(member.folder) or in_storage(beside)
+    if member.status == "missing" or (elsewhere and not member.folder.is_relative_to(beside)):
         return None
     end = NAME if (member.folder / NAME).is_file() else ""
     return f"{quote(os.path.relpath(member.folder.resolve(), beside.resolve()))}/{end}"

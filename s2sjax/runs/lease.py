@@ -25,6 +25,8 @@ TIMEOUT = 30.0
 """seconds that one read or write may take"""
 TRIES = 3
 """maximal number of writes to take the lease: only other processes that want it, or a missing bucket, prevent one"""
+_gone: set[tuple[str, int]] = set()
+"""processes (machine, number) elsewhere that did not renew a lease: a sweep that is killed leaves one for each run"""
 RETRIES = {name: {"max_retries": 6, "max_delay": "8s"} for name in ("gcs_request_retries", "s3_request_retries")}
 
 
@@ -92,9 +94,14 @@ class Lease:
 
     def _is_abandoned(self, found: Found, holder: lock.Holder) -> bool:
         """Whether the holder has ended on this machine, or does not renew the lease while we watch it."""
-        if found.machine == _machine() and not _runs(holder.pid):
+        process, is_here = (found.machine, holder.pid), found.machine == _machine()
+        if process in _gone or (is_here and not _runs(holder.pid)):
             return True
-        return not lock.is_renewed(self.path.parent, holder, self._version_of_holder)
+        if lock.is_renewed(self.path.parent, holder, self._version_of_holder):
+            return False
+        if not is_here:
+            _gone.add(process)
+        return True
 
     def _version_of_holder(self) -> bytes | None:
         found = self._read()

@@ -190,7 +190,9 @@ class _Population:
     def _evaluate_and_save(self, i: int, paused: bool) -> None:
         part, member = self.parts[i], self.members[i]
         part.interrupted = self.interrupted
-        member.checkpoints.check()
+        with part.through_outage():
+            member.checkpoints.check()
+        part.end_outage(member.checkpoints)
         if not (part.evaluation_due() or part.save_due() or paused):
             return
         self.flush()
@@ -242,8 +244,15 @@ class _Population:
     def _end(self, i: int, status: Status) -> None:
         self.ended[i] = status
         self.active.remove(i)
-        self.members[i].checkpoints.wait()
-        self.members[i].log.close()
+        part, member = self.parts[i], self.members[i]
+        if status == "diverged":  # the stack is a step ahead: after an outage, there is nothing to save again
+            with part.through_outage():
+                member.checkpoints.wait()
+        else:
+            part.state = self._state(i)
+            part.wait(member.checkpoints)
+            del part.state
+        member.log.close()
 
     def end(self) -> list[Status]:
         """Waits for the last saves. Raises Interrupted after a Ctrl-C."""

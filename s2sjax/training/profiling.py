@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 import tempfile
 from collections.abc import Callable
 from pathlib import Path
@@ -9,7 +10,7 @@ from pathlib import Path
 import jax
 
 from s2sjax.errors import UserError, one_line
-from s2sjax.files import in_storage, relative_path
+from s2sjax.files import copy_folder, in_storage, relative_path
 from s2sjax.training import multihost
 from s2sjax.training.goodput import KINDS
 from s2sjax.training.run_log import Log
@@ -39,8 +40,9 @@ class Profile:
     def __init__(self, steps: Steps, run: Path, log: Log):
         self._first, self._last = steps
         process = f"process-{jax.process_index()}" if multihost.is_multiprocess() else ""
+        self._folder = run / FOLDER / process
         # The profiler writes only to local folders.
-        self._folder = Path(tempfile.mkdtemp(prefix="s2sjax-")) / process if in_storage(run) else run / FOLDER / process
+        self._local = Path(tempfile.mkdtemp(prefix="s2sjax-")) if in_storage(run) else self._folder
         self._log = log
         self._step = 0
         self._before: dict[str, float] | None = None
@@ -73,17 +75,32 @@ class Profile:
         if not self._done(jax.profiler.stop_trace):
             return
         parts = ", ".join(f"{KINDS[kind]} {1e3 * spent[kind]:,.1f} ms" for kind in KINDS if spent.get(kind))
-        file = max(self._folder.glob("plugins/profile/*/perfetto_trace.json.gz"), key=lambda path: path.stat().st_mtime)
+        found = self._local.glob("plugins/profile/*/perfetto_trace.json.gz")
+        file = max(found, key=lambda path: path.stat().st_mtime)
+        name, folder = file.relative_to(self._local), self._put()
         self._log.print(
             f"steps {self._first} to {self._step} took {1e3 * sum(spent.values()):,.1f} ms: {parts}\n"
-            f"their trace: open {relative_path(file)} at https://ui.perfetto.dev, or pip install xprof and run "
-            f"xprof --logdir {relative_path(self._folder)}"
+            f"their trace: open {relative_path(folder / name)} at https://ui.perfetto.dev, or pip install xprof and "
+            f"run xprof --logdir {relative_path(folder)}"
         )
+
+    def _put(self) -> Path:
+        """Puts the trace in object storage. Returns the folder that has it: the local one if the storage refuses it."""
+        if self._local == self._folder:
+            return self._folder
+        try:
+            with self._log.timed("profile"):
+                copy_folder(self._local, self._folder)
+        except (OSError, UserError) as error:
+            self._log.print(f"--profile: {one_line(error)}: the trace stays on this machine")
+            return self._local
+        shutil.rmtree(self._local)
+        return self._folder
 
     def _start(self) -> None:
         options = jax.profiler.ProfileOptions()
         options.python_tracer_level = 0  # every call of Python would hide the rest, and slow it down
-        jax.profiler.start_trace(self._folder, create_perfetto_trace=True, profiler_options=options)
+        jax.profiler.start_trace(self._local, create_perfetto_trace=True, profiler_options=options)
 
     def _done(self, action: Callable[[], None]) -> bool:
         """Whether the profiler has done something."""

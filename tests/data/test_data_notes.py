@@ -3,7 +3,7 @@
 from s2sjax import config
 from s2sjax.data import pairs, prepare
 from s2sjax.data.corpora import readers
-from s2sjax.data.data_notes import Sides, notes, overlaps
+from s2sjax.data.data_notes import Notes, Sides, notes, overlaps
 from s2sjax.data.examples import Example
 
 
@@ -31,6 +31,22 @@ def test_what_is_odd_about_training_text_is_counted(tmp_path):
     assert notes(config.Synthetic(train=2), readers.load(config.Synthetic(train=2), "train")) == []
     several = [Example("read", ("R EH D", "R IY D")), Example("", ("b",))]  # CMUdict usually has several targets
     assert notes(config.Cmudict(), several) == ["Cmudict: 1 of 2 examples has a blank source, the first is example 2"]
+
+
+def test_notes_on_parts_of_a_text_add_up(tmp_path):
+    corpora = [
+        config.TextFiles(train=(written(tmp_path / f"{n}.tsv", "a\tb\n" * 2 * n + "\tb\na\t \n" * 3 + "a\tb\tc\n"),))
+        for n in range(3)
+    ]
+    both = config.Mixture(tuple(corpora), tags=("<a>", "<b>", "<c>"))
+    examples = readers.load(both, "train")
+    for cut in range(0, len(examples), 5):
+        whole = Notes(both)
+        for part in (examples[:cut], examples[cut : cut + 3], examples[cut + 3 :]):
+            found = Notes(both)
+            list(found.watch(part))
+            whole.add(found)
+        assert whole.lines() == notes(both, examples) != []
 
 
 def test_a_prepared_folder_keeps_its_remarks(tmp_path):

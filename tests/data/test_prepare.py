@@ -208,7 +208,7 @@ def test_files_beside_an_unfinished_preparation_stay(tmp_path, monkeypatch, mome
     assert not list(tmp_path.rglob("*partial*")) and not list(tmp_path.glob("unfinished*"))
 
 
-@pytest.mark.parametrize("name", ["dev.jsonl", "dev.partial", "lengths.npy", "section-00002.npz"])
+@pytest.mark.parametrize("name", ["dev.jsonl", ".dev.jsonl.partial", "lengths.npy", "section-00002.npz"])
 def test_a_file_of_others_with_a_name_of_ours_is_not_replaced(tmp_path, monkeypatch, name):
     ended_at_rename(monkeypatch, 6, DATA, tmp_path)
     put(tmp_path, **{name: "mine"})
@@ -249,9 +249,9 @@ def test_ended_at_any_rename_it_is_no_prepared_folder_and_goes_on(tmp_path, monk
     )
     whole = {path: path.stat().st_mtime_ns for path in folder.glob("*.npz")}
     kept = []
-    written = prepare._write_section
+    written = prepare.write_section
     monkeypatch.setattr(
-        prepare, "_write_section", lambda file, table, *rest: kept.append(table) or written(file, table, *rest)
+        prepare, "write_section", lambda folder, number, *rest: kept.append(number) or written(folder, number, *rest)
     )
     assert prepare.prepare(DATA, folder, section=64).new
     assert not set(kept) & whole.keys()  # complete sections were not made again

@@ -14,7 +14,7 @@ from s2sjax.config.frames import FrameSplit
 from s2sjax.config.in_memory import Fingerprint, Rows, encode
 from s2sjax.data.examples import SPLITS, Example, Split
 from s2sjax.errors import UserError
-from s2sjax.files import in_storage, naming, replace_file
+from s2sjax.files import local_draft, naming, replace_file
 
 
 def examples(corpus: config.InMemory, split: Split) -> Iterator[Example]:
@@ -39,16 +39,11 @@ def save(data: Any, folder: Path) -> None:
             if isinstance(found, Rows) and found.rows and not path.is_file():
                 replace_file(path, b"".join(map(encode, found.rows)))
             elif isinstance(found, FrameSplit) and found.table and not path.is_file():
-                if in_storage(path):
-                    raise UserError(
-                        f"config.Frame cannot store its examples in object storage, {folder}: write them to files, and "
-                        "name those in data.corpus"
-                    )
-                path.parent.mkdir(parents=True, exist_ok=True)
-                draft = path.with_name(f".{path.name}.partial")
-                with naming(path):
+                with naming(path), local_draft(folder, path.name) as local:
+                    local.mkdir(parents=True, exist_ok=True)
+                    draft = local / f".{path.name}.partial"
                     arrow_tables.write_parquet(found.table(), found.columns, str(draft))
-                os.replace(draft, path)
+                    os.replace(draft, local / path.name)
 
 
 def load(data: Any, folder: Path) -> Any:

@@ -5,7 +5,8 @@ from __future__ import annotations
 import hashlib
 import importlib.util
 import re
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +14,7 @@ from s2sjax import config
 from s2sjax.config import require
 from s2sjax.core.tables import Table
 from s2sjax.data.corpora import frame_reader, memory_reader, prepared_corpus, synthetic, text_files, tfds
+from s2sjax.data.corpora.text_files import BEGIN, Place
 from s2sjax.data.examples import Example, Split, split_of
 from s2sjax.errors import UserError
 
@@ -61,10 +63,15 @@ def sources(corpus: config.Corpus, split: Split) -> Iterator[str]:
 def _mixture(corpus: config.Mixture, split: Split) -> Iterator[Example]:
     """Yields the examples of each corpus in turn, with the corpus's tag before each source."""
     for index, part in enumerate(corpus.corpora):
-        tag = f"{corpus.tags[index]} " if corpus.tags else ""
         if split == "train" or has(part, split):
-            for example in stream(part, split):
-                yield Example(tag + example.source, example.targets, index)
+            yield from in_mixture(corpus, index, stream(part, split))
+
+
+def in_mixture(corpus: config.Mixture, index: int, examples: Iterable[Example]) -> Iterator[Example]:
+    """The examples of one corpus of a mixture, with its index and its tag."""
+    tag = f"{corpus.tags[index]} " if corpus.tags else ""
+    for example in examples:
+        yield Example(tag + example.source, example.targets, index)
 
 
 def has(corpus: config.Corpus, split: Split) -> bool:
@@ -134,6 +141,13 @@ def _text_files(corpus: config.TextFiles, split: Split) -> Iterable[Example]:
     return _joined(chosen) if split == "dev" else chosen
 
 
+def train_lines(corpus: config.TextFiles, places: Sequence[Place], size: int) -> Iterator[Example]:
+    """Yields the training examples in `size` lines of text files, from a place in each file."""
+    for example in islice(_pairs(corpus.train, "data.corpus.train", places), size):
+        if not corpus.dev_percent or split_of(example.source, corpus.dev_percent, 0) == "train":
+            yield example
+
+
 def _joined(examples: Iterable[Example]) -> list[Example]:
     """Merges examples with the same source into one with all targets, in the order of the file."""
     targets: dict[str, dict[str, None]] = {}  # a dict of None is an ordered set
@@ -142,13 +156,13 @@ def _joined(examples: Iterable[Example]) -> list[Example]:
     return [Example(source, tuple(found)) for source, found in targets.items()]
 
 
-def _pairs(paths: tuple[str, ...], setting: str) -> Iterator[Example]:
+def _pairs(paths: tuple[str, ...], setting: str, places: Sequence[Place] = (BEGIN, BEGIN)) -> Iterator[Example]:
     require(len(paths) > 0, f"{setting} is empty: give one TSV file, or a source and a target file")
     if len(paths) == 2:
-        for source, target in text_files.parallel_lines(paths, (setting, setting)):
+        for source, target in text_files.parallel_lines(paths, (setting, setting), places):
             yield Example(source, (target,))
         return
-    for number, line in enumerate(text_files.lines(paths[0], setting), start=1):
+    for number, line in enumerate(text_files.lines(paths[0], setting, places[0]), start=places[0].line + 1):
         source, *targets = line.split("\t")
         if not targets:
             raise UserError(f"{paths[0]}, line {number}: there is no tab: write a source, a tab, and a target")

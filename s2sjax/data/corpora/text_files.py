@@ -1,4 +1,6 @@
-r"""Readers of text files, line by line: UTF-8, plain or .gz. Every error names the file and the line.
+r"""Readers of text files, line by line: UTF-8, plain or .gz, of this machine or in object storage.
+
+Every error names the file and the line.
 
     for row in read_tsv("train.tsv", ("text", "label")):
         row.fields                      ("a good film", "1")
@@ -13,6 +15,7 @@ not.
 from __future__ import annotations
 
 import csv
+import errno
 import gzip
 import math
 import os
@@ -25,6 +28,7 @@ from typing import NamedTuple
 from s2sjax.config import relative_path, require
 from s2sjax.datasets import table
 from s2sjax.errors import UserError
+from s2sjax.files import as_path
 
 
 class Row(NamedTuple):
@@ -33,6 +37,20 @@ class Row(NamedTuple):
     where: str
     """file and line, for error messages"""
     fields: tuple[str, ...]
+
+
+class Place(NamedTuple):
+    """Where the reading of a text file begins: at `line`, which is found from a byte before it."""
+
+    line: int = 0
+    """number of lines before it"""
+    byte: int = 0
+    """a byte in the lines before it, from which the lines are counted"""
+    before: int = 0
+    """number of lines that end before that byte"""
+
+
+BEGIN = Place()
 
 
 def read_tsv(
@@ -76,18 +94,26 @@ def read_column(path: str | Path, column: str, setting: str, origin: str = "") -
 
 def require_file(path: str | Path, form: str, setting: str, origin: str) -> None:
     """Raises a UserError, which names the `form` and the `origin` of a file, if it is missing and has an origin."""
-    exists = not origin or Path(os.path.expanduser(path)).exists()
+    exists = not origin or as_path(os.path.expanduser(path)).exists()
     known = "" if exists else table.missing(path)
     require(exists, known or f"there is no file {relative_path(path)} ({form}) of {origin}: correct {setting}")
 
 
-def parallel_lines(paths: Sequence[str], settings: Sequence[str]) -> Iterator[tuple[str, str]]:
+def parallel_lines(
+    paths: Sequence[str], settings: Sequence[str], places: Sequence[Place] = (BEGIN, BEGIN)
+) -> Iterator[tuple[str, str]]:
     """Yields the line pairs of two text files, of which line n of one translates line n of the other."""
-    counts = [0, 0]
-    for pair in zip_longest(lines(paths[0], settings[0]), lines(paths[1], settings[1])):
+    counts = [place.line for place in places]
+    source, target = map(lines, paths, settings, places)
+    for pair in zip_longest(source, target):
         counts = [count + (line is not None) for count, line in zip(counts, pair)]
         if counts[0] == counts[1]:
             yield pair
+    require_parallel(paths, counts)
+
+
+def require_parallel(paths: Sequence[str], counts: Sequence[int]) -> None:
+    """Raises a UserError if two text files have different numbers of lines."""
     require(
         counts[0] == counts[1],
         f"{paths[0]} has {counts[0]:,} lines but {paths[1]} has {counts[1]:,}: line n of one must translate line n of "
@@ -95,10 +121,10 @@ def parallel_lines(paths: Sequence[str], settings: Sequence[str]) -> Iterator[tu
     )
 
 
-def lines(path: str | Path, setting: str) -> Iterator[str]:
+def lines(path: str | Path, setting: str, place: Place = BEGIN) -> Iterator[str]:
     """Yields the lines of a text file, without line ends. `setting` is the field that names the file."""
-    number = 0
-    for number, line in enumerate(_byte_lines(path, setting), start=1):
+    number = place.line
+    for number, line in enumerate(_byte_lines(path, setting, place), start=place.line + 1):
         try:
             yield line.decode().removesuffix("\n").removesuffix("\r")
         except UnicodeDecodeError:
@@ -106,17 +132,22 @@ def lines(path: str | Path, setting: str) -> Iterator[str]:
     require(number > 0, f"{path} is empty: put examples in it, or change {setting}")
 
 
-def _byte_lines(path: str | Path, setting: str) -> Iterator[bytes]:
+def _byte_lines(path: str | Path, setting: str, place: Place) -> Iterator[bytes]:
     """Yields the lines of a file, without a byte order mark."""
-    file = Path(os.path.expanduser(path))
+    file = as_path(os.path.expanduser(path))
     try:
-        with gzip.open(file) if file.suffix == ".gz" else open(file, "rb") as opened:
-            first = opened.readline().removeprefix(b"\xef\xbb\xbf")
-            if first:
+        with file.open("rb") as raw, gzip.open(raw) if file.suffix == ".gz" else raw as opened:
+            opened.seek(place.byte)
+            for _ in range(place.before, place.line):
+                opened.readline()
+            first = opened.readline()
+            if first := first if place.line else first.removeprefix(b"\xef\xbb\xbf"):
                 yield first
             yield from opened
     except FileNotFoundError:
         raise UserError(table.missing(path) or f"there is no file {relative_path(path)}: correct {setting}") from None
     except (OSError, EOFError, zlib.error) as error:  # a folder, no permission, a damaged .gz
+        if getattr(error, "errno", None) == errno.EIO:  # a disk or a storage that fails now: the setting is right
+            raise
         reason = getattr(error, "strerror", None) or str(error)
         raise UserError(f"{path} cannot be read ({reason}): correct {setting}") from None

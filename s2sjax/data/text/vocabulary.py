@@ -48,6 +48,8 @@ SENTENCEPIECE_SPECIALS = ("pad", "bos", "eos", "unk")
 PRETRAINED_SUFFIX = ".pretrained"
 SHOWN = 12
 """maximum number of tags in an error"""
+BLOCK = 1 << 20
+"""number of random numbers drawn at a time"""
 
 
 def normalized(text: str, form: Normalize) -> str:
@@ -319,13 +321,25 @@ def build(text: config.Text, lines: Iterable[str], tags: Sequence[str] = ()) -> 
             "imported run, or use --init RUN --init-assets"
         )
     tags = tuple(dict.fromkeys(tags))
-    lines = (_split_tag(line, tags)[1] for line in lines)
     if text.unit == "subwords":
+        lines = (_split_tag(line, tags)[1] for line in lines)
         return Subwords.train(sample(lines, text.sample), text.size, text.algorithm, tags, text.normalize)
+    return build_from_counts(text, count_pieces(text, lines, tags), tags)
+
+
+def count_pieces(text: config.Text, lines: Iterable[str], tags: Sequence[str] = ()) -> Counter[str]:
+    """Counts the characters or words of `lines`."""
     counts: Counter[str] = Counter()
     for line in lines:
-        line = normalized(line, text.normalize)
+        line = normalized(_split_tag(line, tags)[1], text.normalize)
         counts.update(line if text.unit == "characters" else line.split())
+    return counts
+
+
+def build_from_counts(text: config.Text, counts: Counter[str], tags: Sequence[str] = ()) -> Vocabulary:
+    """Builds the vocabulary of the characters or words that `count_pieces` has counted."""
+    assert text.unit in ("characters", "words")
+    tags = tuple(dict.fromkeys(tags))
     reserved = {*SPECIALS, *tags}
     kept = [piece for piece, count in counts.items() if count >= text.min_count and piece not in reserved]
     if not kept:
@@ -372,6 +386,20 @@ def sample(lines: Iterable[str], size: int) -> list[str]:
     for seen, line in enumerate(lines, start=size + 1):
         place = int(rng.random() * seen)
         if place < size:
+            kept[place] = line
+    return kept
+
+
+def sampled_places(total: int, size: int) -> np.ndarray:
+    """The places, in order, of the lines that `sample` keeps of `total` lines: sample(range(total), size)."""
+    kept = np.arange(min(total, size))
+    _, (*key, position), _ = random.Random(0).getstate()  # NumPy's old generator draws the same numbers
+    rng = np.random.RandomState()
+    rng.set_state(("MT19937", np.array(key, np.uint32), position, 0, 0.0))
+    for first in range(size, total, BLOCK):
+        seen = np.arange(first, min(first + BLOCK, total))
+        places = (rng.random_sample(len(seen)) * (seen + 1)).astype(np.int64)
+        for place, line in zip(places[places < size], seen[places < size]):
             kept[place] = line
     return kept
 

@@ -14,7 +14,7 @@ from s2sjax import config, interop
 from s2sjax.config import adapters, require
 from s2sjax.data.text.pretrained import PretrainedVocabulary
 from s2sjax.errors import UserError
-from s2sjax.files import replace_file
+from s2sjax.files import is_free, local_draft, replace_file
 from s2sjax.interop import peft_format, safetensors_files
 from s2sjax.runs import folder
 from s2sjax.runs.folder import PRETRAINED
@@ -42,7 +42,7 @@ def export(run: Run, out: str | Path, kind: str = "hf", *, dtype: str | None = N
     kind: hf, for transformers, ctranslate2, or peft for low-rank adapters alone. dtype: float32, float16 or bfloat16,
     by default that of the imported model, or float32.
     """
-    out = config.local_path(out)
+    out = config.as_path(out)
     require(kind in FORMATS, f"there is no format {kind!r}: choose from {', '.join(FORMATS)}")
     dump = next((each for of, each in EXPORTERS.items() if isinstance(run.experiment, of)), None)
     if dump is None:
@@ -58,8 +58,17 @@ def export(run: Run, out: str | Path, kind: str = "hf", *, dtype: str | None = N
             kind != each or isinstance(run.experiment, kinds),
             f"{run.folder} is a {run.task.model_name}, and {kind} is for {what}: use hf",
         )
-    if out.exists() and (not out.is_dir() or any(out.iterdir())):
-        raise UserError(f"{out} exists and is not empty: give another folder")
+    require(is_free(out), f"{out} exists and is not empty: give another folder")
+    with local_draft(out, "adapter_config.json" if kind == "peft" else "config.json") as draft:
+        _write(run, draft, kind, dtype, dump)
+    return out
+
+
+def _write(
+    run: Run, out: Path, kind: str, dtype: str | None,
+    dump: Callable[[Run, Any, interop.Origin | None, str | None], Exported],
+) -> None:  # fmt: skip
+    """Writes the files of a format."""
     if kind == "peft":
         return _export_adapters(run, out)
     params = jax.tree.map(np.asarray, run.params()[0])
@@ -67,7 +76,8 @@ def export(run: Run, out: str | Path, kind: str = "hf", *, dtype: str | None = N
         from s2sjax.interop import ctranslate2_format
 
         vocabularies = translation.vocabularies(run)
-        return ctranslate2_format.write(out, run.experiment.model, params, *vocabularies, dtype or "float32")
+        ctranslate2_format.write(out, run.experiment.model, params, *vocabularies, dtype or "float32")
+        return None
     vocabulary = _pretrained_vocabulary(run)
     origin = original.read(run.folder / PRETRAINED) if vocabulary else None
     files = dict(vocabulary.files) if vocabulary else {}
@@ -75,7 +85,7 @@ def export(run: Run, out: str | Path, kind: str = "hf", *, dtype: str | None = N
     safetensors_files.write(out, tensors)
     for name, content in (files | {"config.json": (json.dumps(page, indent=2) + "\n").encode()}).items():
         replace_file(out / name, content)
-    return out
+    return None
 
 
 def _pretrained_vocabulary(run: Run) -> PretrainedVocabulary | None:
@@ -88,14 +98,14 @@ def _without_adapters(experiment: Any) -> str:
     """The run that the adapters were first trained for: a run with the same adapters may have continued them."""
     settings = lambda model: (getattr(model, "adapter_rank", 0), getattr(model, "adapter_scale", 0))
     try:
-        before = folder.read_experiment(Path(experiment.init))
+        before = folder.read_experiment(config.as_path(experiment.init))
     except UserError:  # it is gone
         return str(experiment.init)
     continued = before.init and settings(before.model) == settings(experiment.model)
     return _without_adapters(before) if continued else str(experiment.init)
 
 
-def _export_adapters(run: Run, out: Path) -> Path:
+def _export_adapters(run: Run, out: Path) -> None:
     """Writes adapter_config.json and adapter_model.safetensors. The folder of the model without them is the user's."""
     settings, target = run.experiment.model, run.task.assets["target"]
     if isinstance(settings, TransformerLM):
@@ -113,4 +123,3 @@ def _export_adapters(run: Run, out: Path) -> Path:
     page, tensors = peft_format.dump_adapters(settings, params, found.model_type, _without_adapters(run.experiment))
     safetensors_files.write_file(out / "adapter_model.safetensors", tensors)
     replace_file(out / "adapter_config.json", json.dumps(page, indent=2) + "\n")
-    return out

@@ -13,7 +13,7 @@ from s2sjax import interop
 from s2sjax.config import require
 from s2sjax.data.text.pretrained import PretrainedVocabulary
 from s2sjax.errors import UserError
-from s2sjax.files import replace_file
+from s2sjax.files import local_copy, replace_file
 from s2sjax.interop import safetensors_files
 from s2sjax.runs.folder import PRETRAINED
 
@@ -42,9 +42,9 @@ def read(there: Path) -> interop.Origin | None:
     """Reads what `keep` has written, which `--init` copies from run to run; None if there is nothing."""
     if not (there / FILE).is_file():
         return None
-    has_tensors = any(there.glob("*.safetensors"))
-    tensors = safetensors_files.read(there) if has_tensors else {}
-    unused = {name: tensors[name] for name in tensors}
+    with local_copy(there) as local:
+        tensors = safetensors_files.read(local) if any(local.glob("*.safetensors")) else {}
+        unused = {name: tensors[name] for name in tensors}
     try:
         return interop.Origin(**json.loads((there / FILE).read_text(encoding="utf-8")), unused=unused)
     except (OSError, ValueError, TypeError) as error:

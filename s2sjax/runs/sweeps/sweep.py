@@ -81,13 +81,15 @@ def sweep(
     files: the experiment files, by name of the experiment, which are copied into the runs.
     """
     _check(options)
-    path = config.local_path(path)
+    path = config.as_path(path)
     several = isinstance(experiment, Mapping)
     bases = dict(experiment) if isinstance(experiment, Mapping) else {"": experiment}
     for name in bases.keys() - (files or {}).keys():  # a file has what it takes when it is loaded
         bases[name] = _taken(bases[name], path)
     grid = {**({"experiment": list(bases)} if several else {}), **grid}
     chosen = sweep_grid.members(grid, options.pairs, options.random)
+    for name in chosen:
+        config.as_path(path / name)  # raises for a name that object storage does not take
     experiments = {name: _experiment(bases, name, settings, options, chosen, path) for name, settings in chosen.items()}
     _record(path, chosen)
     own = own_part(experiments, options.part)

@@ -221,7 +221,7 @@ class Summary(NamedTuple):
         found = {}
         for row in self.rows:
             logs = [(member.status, member.folder / METRICS) for member in row.members]
-            logs = [(status, log) for status, log in logs if log.is_file()]
+            logs = [(status, log) for status, log in logs if log.exists()]
             done = [log for status, log in logs if status == "done"]
             found[self.sweep.label(row.settings)] = done or [log for _, log in logs]
         return {label: logs for label, logs in found.items() if logs}

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -99,7 +98,7 @@ def _rows_of(corpus: config.Tabular, split: Split) -> Iterator[Labelled]:
 
 def _rows(corpus: Any, split: Split, columns: Sequence[str], more: str = "") -> Iterator[Any]:
     name = getattr(corpus, split) or corpus.train
-    return read_tsv(Path(corpus.folder) / name, columns, "data.corpus.folder", corpus.origin, more)
+    return read_tsv(config.as_path(corpus.folder) / name, columns, "data.corpus.folder", corpus.origin, more)
 
 
 def _belongs(corpus: Any, split: Split, key: str) -> bool:

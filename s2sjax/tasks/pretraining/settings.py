@@ -9,7 +9,7 @@ from s2sjax.config.data import Corpus, Text, check_text
 from s2sjax.config.evaluation import EvaluationSettings
 from s2sjax.config.models.pair import Family
 from s2sjax.config.models.transformer_settings import Transformer
-from s2sjax.config.paths import FilePath
+from s2sjax.config.paths import AnyPath
 from s2sjax.config.settings import at_least, check_buckets, require, settings
 
 
@@ -20,11 +20,11 @@ class Paragraphs:
     A paragraph is cut between two of its sentences, a single sentence in its middle: the rest is the second text.
     """
 
-    train: FilePath = ""
+    train: AnyPath = ""
     """file of the training text"""
-    dev: FilePath = ""
+    dev: AnyPath = ""
     """file of the text evaluated during training"""
-    test: FilePath = ""
+    test: AnyPath = ""
     """file of the text evaluated at the end"""
     origin: str = ""
     """source of the files, for the error if one is missing"""

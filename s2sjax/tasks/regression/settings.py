@@ -64,7 +64,7 @@ class Waves(Series):
 class CsvSeries(Series):
     """A column of a CSV file whose first line names the columns."""
 
-    file: config.FilePath = ""
+    file: config.AnyPath = ""
     """path of the file, relative to the experiment file"""
     column: str = ""
     """name of the column"""

@@ -10,7 +10,6 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
@@ -68,7 +67,7 @@ def _read_files(corpus: TaggedFiles, split: Split, intents: bool) -> list[Senten
     held_out = split == "dev" and corpus.dev_percent > 0
     name = "train" if held_out else split
     require(getattr(corpus, name) != "", f"data.corpus.{name} is empty: name a TSV file of words and tags")
-    path = Path(corpus.folder, getattr(corpus, name))
+    path = config.as_path(corpus.folder) / getattr(corpus, name)
     rows = text_files.read_tsv(path, FORM, "data.corpus.folder", corpus.origin, more="the intent if any")
     found = [sentence(row.where, row.fields, intents) for row in rows]
     if split != "test" and corpus.dev_percent > 0:

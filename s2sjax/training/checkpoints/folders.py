@@ -2,6 +2,8 @@
 
 A local checkpoint has its name once it is complete. In object storage, where nothing can be renamed, it is complete
 once it has Orbax's marker, which is written last.
+
+    python -m s2sjax.training.checkpoints.folders RUN       lists those of a run, or of the runs of a sweep
 """
 
 from __future__ import annotations
@@ -9,10 +11,12 @@ from __future__ import annotations
 import functools
 import os
 import shutil
+import sys
 from pathlib import Path
 from typing import Any, cast
 
-from s2sjax.files import in_storage
+from s2sjax.errors import UserError
+from s2sjax.files import as_path, in_storage
 
 MARKER = "commit_success.txt"
 
@@ -23,6 +27,12 @@ def found(folder: Path, pattern: str = "*") -> list[Path]:
         return [marker.parent for marker in folder.glob(f"{pattern}/{MARKER}")]
     inside = folder.iterdir() if pattern == "*" else folder.glob(pattern)  # glob would find nothing in a file
     return [path for path in inside if path.is_dir()]
+
+
+def of_runs(folder: Path) -> list[Path]:
+    """The complete checkpoints of the run in a folder, or of the runs of the sweep there."""
+    inside = [*found(folder, "checkpoints/*"), *found(folder, "*/checkpoints/*")]
+    return sorted(path for path in inside if path.name.isdecimal())
 
 
 def exists(checkpoint: Path) -> bool:
@@ -72,3 +82,10 @@ def adapt_orbax() -> None:
         return object_storage.as_s3(build(str(directory).replace("s3:", "gs:", 1), *arguments, **options))
 
     tensorstore_utils.build_kvstore_tspec = build_kvstore_tspec
+
+
+if __name__ == "__main__":
+    try:
+        print(*of_runs(as_path(sys.argv[1])), sep="\n")
+    except (OSError, UserError) as error:
+        sys.exit(f"error: {error}")

@@ -4,7 +4,7 @@ import gzip
 
 import pytest
 
-from s2sjax.data.corpora.text_files import read_tsv
+from s2sjax.data.corpora.text_files import BEGIN, Place, lines, parallel_lines, read_tsv
 from s2sjax.errors import UserError
 
 
@@ -18,6 +18,23 @@ def error_of(*arguments, **options):
         rows(*arguments, **options)
     assert "\n" not in str(caught.value)
     return str(caught.value)
+
+
+def test_reading_begins_at_any_line_from_any_byte_before_it(tmp_path):
+    path = tmp_path / "text"
+    path.write_bytes("\ufeffgut\r\n\nschön\u2028e\n\ufeff\n\xe9nd\n\xff".encode()[:-2] + b"\xff")
+    data = path.read_bytes()
+    whole = ["gut", "", "schön\u2028e", "\ufeff", "énd"]
+    for byte in range(len(data)):
+        before = data[:byte].count(b"\n")
+        for line in range(before + 1, 5):
+            with pytest.raises(UserError, match="text, line 6: not UTF-8"):
+                for number, found in enumerate(lines(path, "x", Place(line, byte, before)), start=line):
+                    assert found == whole[number]
+    with pytest.raises(UserError, match=r"has 6 lines but .* has 1: line n"):
+        (tmp_path / "other").write_text("a")
+        path.write_bytes(data[:-1] + b".")
+        list(parallel_lines((path, tmp_path / "other"), ("x", "x"), (BEGIN, BEGIN)))
 
 
 @pytest.mark.parametrize("name", ["a.tsv", "a.tsv.gz"])

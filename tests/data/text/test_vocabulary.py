@@ -50,6 +50,21 @@ def test_a_piece_seen_too_seldom_is_unknown():
     assert vocabulary.decode(vocabulary.encode("abc")) == "ab<unk>"
 
 
+def test_the_places_of_a_sample_are_known_without_the_lines(monkeypatch):
+    monkeypatch.setattr(text.vocabulary, "BLOCK", 64)
+    for total, size in ((0, 3), (3, 3), (4, 3), (1000, 1), (1000, 70), (50, 1000)):
+        assert text.sampled_places(total, size).tolist() == text.sample(range(total), size)
+
+
+def test_a_vocabulary_is_built_from_the_counts_of_parts():
+    lines = ["<2de> b d c", "b <2de>", "c <eos> b", "E\u0301 é"]
+    for unit in ("words", "characters"):
+        options = config.Text(unit, min_count=2)
+        counts = [text.count_pieces(options, part, ("<2de>",)) for part in (lines[:1], lines[1:])]
+        built = text.build_from_counts(options, counts[0] + counts[1], ("<2de>",))
+        assert built.fingerprint == text.build(options, lines, ("<2de>",)).fingerprint
+
+
 def test_decoding_stops_at_eos_and_skips_pad_and_sos():
     for vocabulary in one_of_each():
         ids = vocabulary.encode("the cat")
