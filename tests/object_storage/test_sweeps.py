@@ -22,7 +22,6 @@ from s2sjax.tasks import Regression
 from s2sjax.training import loop, population, run_log
 from s2sjax.training.checkpoints import folders
 
-ONE = pytest.mark.parametrize("bucket", ["gs", pytest.param("s3", marks=pytest.mark.slow)], indirect=True)
 GRID = {"seed": [0, 1, 2]}
 FIRST = sweeps.Options(part=(1, 2))
 TRAIN = {"steps": 30, "save_every": 10, "max_to_keep": 3, "log_every": 5, "evaluate_every": 10}
@@ -79,7 +78,8 @@ def saved(folder) -> list[int]:
     return sorted(int(path.name) for path in folders.found(folder / "checkpoints"))
 
 
-@ONE
+@pytest.mark.slow
+@pytest.mark.parametrize("bucket", ["gs", "s3"], indirect=True)
 def test_parts_of_a_sweep_of_which_one_is_killed(bucket, local, tmp_path, monkeypatch, call):
     """The first part is killed and continued, bit for bit; then the second part, the table, the report."""
     (tmp_path / "tiny.py").write_text(FILE)
