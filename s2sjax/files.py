@@ -48,7 +48,9 @@ def local_path(path: str | os.PathLike[str]) -> Path:
     if not address:
         return Path(path)
     scheme, rest = address[1], str(path)[address.end() :]
-    if scheme == "file":
+    if scheme == "gcs":
+        remedy = f"write gs://{rest}"
+    elif scheme == "file":
         remedy = f"write /{rest}"
     elif scheme in ("http", "https", "ftp"):
         remedy = "download it, and name the file or folder"

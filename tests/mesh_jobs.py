@@ -2,7 +2,7 @@
 
 A job trains a tiny experiment for a few steps on one mesh, and predicts with it:
 
-    python tests/mesh_jobs.py FOLDER JOBS      JOBS: a JSON list of [name, kind, [data, fsdp, tensor], order]
+    python tests/mesh_jobs.py FOLDER JOBS      JOBS: a JSON list of [name, kind, [data, fsdp, tensor, context], order]
 
 FOLDER/NAME.npz holds what the job computed: text and bytes, which must not change, and numbers.
 """

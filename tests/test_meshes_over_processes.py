@@ -20,12 +20,12 @@ from s2sjax.data.prepare import prepare
 WAIT = 900  # seconds after which a test fails; processes share the cores
 pytestmark = pytest.mark.timeout(2 * WAIT)
 
-# (processes, devices of each): its jobs, (kind, data x fsdp x tensor, order of the devices)
+# (processes, devices of each): its jobs, (kind, data x fsdp x tensor x context, order of the devices)
 PODS = {
     (2, 1): [("translation", [1, 1, 2], "by process")],
     (2, 4): [
         ("translation", [2, 2, 2], "in turns"), ("packed", [2, 1, 4], "in turns"), ("prepared", [1, 4, 2], "shuffled"),
-        ("language model", [2, 4, 1], "in turns"),
+        ("language model", [2, 4, 1], "in turns"), ("packed", [2, 1, 1, 4], "in turns"),
     ],
     (4, 2): [
         ("translation", [1, 2, 4], "shuffled"), ("packed", [2, 2, 2], "shuffled"), ("prepared", [4, 1, 2], "in turns"),

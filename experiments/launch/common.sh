@@ -96,6 +96,11 @@ read_words() {
     before=$word
   done
   [ -n "$out" ] || error "$option is missing after --: give a folder that all hosts see"
+  case $out in
+    gs: | gs:/ | gs:// | gs:///* | s3: | s3:/ | s3:// | s3:///*)
+      error "$option $out names no bucket: write ${out%%:*}://BUCKET/FOLDER"
+      ;;
+  esac
   words=("${alone[@]}" --distributed)
   [ "${alone[0]}" = sweep ] || return 0
   words=("${alone[@]}")

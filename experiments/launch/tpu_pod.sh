@@ -97,11 +97,12 @@ ask_state() {
   elif answer=$("${describe[@]}" 2>&1); then
     state=${answer##*$'\n'}
   else
-    case $answer in
+    case $patient$answer in
       *NOT_FOUND*) state=NONE ;;
+      no* | *'active account'* | *PERMISSION_DENIED*) fail "gcloud cannot describe $name: $answer" ;;
       *)
+        [ "$state" = UNREACHABLE ] || note "gcloud does not answer, and is asked again every minute: $answer"
         state=UNREACHABLE
-        [ "$patient" = yes ] || fail "gcloud cannot describe $name: $answer"
         ;;
     esac
   fi
@@ -160,7 +161,7 @@ setup() {
   on all "set -e; mkdir -p s2sjax; tar -xzf s2sjax.tgz -C s2sjax; cd s2sjax; \
 PIP_BREAK_SYSTEM_PACKAGES=1 python3 -m pip install --quiet --user uv; \
 ~/.local/bin/uv venv --quiet --allow-existing --python 3.12 .venv; \
-~/.local/bin/uv pip install --quiet --python .venv/bin/python -c constraints.txt -e '.[tpu,g2p,gcs]'; \
+~/.local/bin/uv pip install --quiet --python .venv/bin/python -c constraints.txt -e '.[tpu,g2p,gcs,s3]'; \
 touch set-up"
 }
 
@@ -377,7 +378,11 @@ while [ $# -gt 0 ]; do
     --project) takes "$@" && project=$2 && shift ;;
     --type) takes "$@" && type=$2 && shift ;;
     --version) takes "$@" && version=$2 && shift ;;
-    --bucket) takes "$@" && bucket=${2#gs://} && shift ;;
+    --bucket)
+      takes "$@" && bucket=${2#gs://}
+      [ -n "$bucket" ] || error "--bucket is $2: name a bucket"
+      shift
+      ;;
     --nfs) takes "$@" && nfs=$2 && shift ;;
     --mount) takes "$@" && mount=${2%/} && shift ;;
     --worker) takes "$@" && worker=$2 && shift ;;
@@ -433,8 +438,11 @@ case $command in
         s3://*) error "watch looks for checkpoints in $out, which gcloud cannot: give a folder in gs://, or resume" ;;
       esac
     fi
+    case ${type##*-} in
+      *[!0-9]*) error "--type is $type: write it as Google Cloud does, such as v6e-16" ;;
+    esac
     if [ "${alone[0]}" = sweep ] && [ -n "$type" ] && [ "${type##*-}" -gt 8 ]; then
-      error "$type has several hosts, and a sweep trains on one: create one of 8 chips for each part, as in v6e-8"
+      error "$type has several hosts, and a sweep trains on one: create a TPU of a single host for each part, as v6e-8"
     fi
     ;;
   create)

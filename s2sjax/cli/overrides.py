@@ -42,7 +42,8 @@ def override(known: argparse.Namespace, settings: Any, arguments: list[str], cha
     for argument in arguments:
         name = argument.split("=")[0].removeprefix("--").replace("-", "_")
         if argument.startswith("--") and name not in names:
-            check_command(known, argument)
+            if name not in former_names.FIELDS:  # --beam was a field, and is an option of prepare
+                check_command(known, argument)
             near = nearest(former_names.FIELDS.get(name, name), names + options, cutoff=0.6)
             remedy = f"did you mean --{near}?" if near else f"see s2sjax {known.name} {known.subject} --help"
             raise UserError(f"there is no field --{name}: {remedy}")

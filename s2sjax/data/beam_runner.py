@@ -42,7 +42,7 @@ class Beam:
 
     def __init__(self, arguments: Sequence[str], workers: int, folder: Path):
         if importlib.util.find_spec("apache_beam") is None:
-            raise UserError('--beam needs apache-beam: pip install ".[beam]"')
+            raise UserError('--beam needs apache-beam: pip install ".[beam]" in an environment of its own')
         self.folder = folder
         self._options, self._is_direct = _options(arguments, workers)
         self._log: Path | None = None

@@ -63,7 +63,7 @@ def make_mesh(mesh: config.Mesh, devices: Sequence[jax.Device] | None = None) ->
     if size % split and devices[0].platform == "gpu":
         slices, size = [list(devices)], count
     if size % split:
-        found = f"there are {count} devices"
+        found = f"there {'is' if count == 1 else 'are'} {count} device{'s' * (count > 1)}"
         if len(slices) > 1:
             sizes = " or ".join(map(str, sorted(set(map(len, slices)))))
             found = f"the {len(slices)} slices have {sizes} devices each, and only data may cross slices"

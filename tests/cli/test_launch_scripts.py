@@ -225,7 +225,11 @@ def test_a_dry_run_calls_nothing_and_prints_exactly_what_is_called_without(place
         ("tpu_pod.sh", ["run", "--", "sweep", "a.py", "--name=b"], "runs/b lies on each worker's own disk: name a "),
         ("tpu_pod.sh", ["watch", "--", "evaluate", "/a"], "watch trains until it is done: write -- train FILE --out "),
         ("tpu_pod.sh", ["watch", "--", "train", "a", "--out", "s3://a"], "watch looks for checkpoints in s3://a, w"),
-        ("tpu_pod.sh", ["run", *SWEEP], "v6e-16 has several hosts, and a sweep trains on one: create one of 8 chips "),
+        ("tpu_pod.sh", ["run", *SWEEP], "v6e-16 has several hosts, and a sweep trains on one: create a TPU of a "),
+        ("tpu_pod.sh", ["run", "--type", "v6e:4x4", *SWEEP], "--type is v6e:4x4: write it as Google Cloud does, such"),
+        ("tpu_pod.sh", ["setup", "--bucket", "gs://"], "--bucket is gs://: name a bucket"),
+        ("tpu_pod.sh", ["run", "--", "train", "a", "--out", "gs://"], "--out gs:// names no bucket: write gs://BUCK"),
+        ("slurm.sh", [*SLURM, "--", "train", "a", "--out", "s3:///run"], "--out s3:///run names no bucket: write s3"),
         ("tpu_pod.sh", ["create", *SWEEP], "create compiles a training command: write -- train FILE, or give --no-p"),
         ("slurm.sh", SLURM, "there is nothing to run: end the command with -- train FILE --out DIR"),
         ("slurm.sh", [*SLURM[2:], *TRAIN], "--nodes is missing: say how many machines, as in --nodes 2"),
@@ -640,6 +644,15 @@ def test_watch_trains_until_it_is_done_or_gets_nowhere(place, lives, code, says,
     assert says in (err if code else out)
     assert sum("queued-resources create" in " ".join(call) for call in place.calls()) == creates
     assert (place.folder / "lives").read_text() == ""
+
+
+def test_watch_says_why_gcloud_does_not_answer(place):
+    """Once if it may pass, such as an outage; it ends without an account or permission."""
+    line = 'echo "$*" >>failures; [ "$(wc -l <failures)" -lt 4 ] && echo "ERROR: no network" || '
+    place.program(place.folder / "programs/gcloud", line + 'echo "ERROR: no active account selected" >&2; exit 1')
+    code, out, err = place.call("tpu_pod.sh", *WATCHED, **POD)
+    assert code == 1 and err == "error: gcloud cannot describe pod: ERROR: no active account selected\n"
+    assert out.count("does not answer, and is asked again every minute: ERROR: no network") == 1
 
 
 def test_watch_follows_what_runs_already_and_looks_for_checkpoints_on_the_workers(place):
