@@ -36,7 +36,7 @@ PODS = {
         ("prepared", [2, 1, 4], "in turns"), ("language model", [8, 1, 1], "shuffled"),
     ],
 }  # fmt: skip
-MARKS = {(2, 1): (), (2, 4): pytest.mark.slow}
+MARKS = {(2, 1): ()}
 
 
 @pytest.fixture(scope="module")

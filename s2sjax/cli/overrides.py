@@ -21,6 +21,8 @@ FILE_ONLY = ("init",)
 def check_command(known: argparse.Namespace, argument: str) -> None:
     """Raises UserError if an unknown argument, such as --no-test, is an option of other commands."""
     option = argument.split("=")[0].replace("_", "-")
+    if option.removeprefix("--") in former_names.FIELDS:  # --beam was a field, and is an option of prepare
+        return
     if option.startswith("-") and (owners := known.owners.get(option)):
         *first, last = (f"s2sjax {owner}" for owner in owners)
         listed = f"{', '.join(first)} and {last}" if first else last
@@ -42,8 +44,7 @@ def override(known: argparse.Namespace, settings: Any, arguments: list[str], cha
     for argument in arguments:
         name = argument.split("=")[0].removeprefix("--").replace("-", "_")
         if argument.startswith("--") and name not in names:
-            if name not in former_names.FIELDS:  # --beam was a field, and is an option of prepare
-                check_command(known, argument)
+            check_command(known, argument)
             near = nearest(former_names.FIELDS.get(name, name), names + options, cutoff=0.6)
             remedy = f"did you mean --{near}?" if near else f"see s2sjax {known.name} {known.subject} --help"
             raise UserError(f"there is no field --{name}: {remedy}")
