@@ -117,7 +117,7 @@ def test_the_page_about_xla_says_what_it_computes():
     assert np.flatnonzero((page["product"](("a", "b")) != right).any(1)).tolist() == [4, 5, 6, 7, 8, 9, 10, 11]
 
 
-@pytest.mark.slow
+@pytest.mark.exhaustive
 def test_one_process_of_eight_devices_gives_what_one_device_gives(folder, alone):
     """So a pod that differs does so because of its processes."""
     same(mesh_jobs.do(folder, "eight", "translation", [2, 2, 2], "shuffled"), alone("translation"), "eight devices")
